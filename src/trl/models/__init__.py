@@ -1,0 +1,1 @@
+"""Models: loading, adapters, and the policy, the only place that touches logits."""
