@@ -232,12 +232,10 @@ def describe_failure(
 ) -> list[str]:
     """The traceback, if there is one, and the last lines on the screen."""
     if record is not None:
-        if record.user_error:
-            return report_lines(record)
-        also = [f"  (failed as well: rank {', '.join(map(str, others))})"] if others else []
-        traceback = record.traceback.rstrip().splitlines()
-        head, *tail = report_lines(record)
-        return [*traceback, "", *also, head, *tail]
+        lines = report_lines(record)
+        if others:
+            lines.append(f"  failed after it: rank {', '.join(map(str, others))}")
+        return lines if record.user_error else [*record.traceback.rstrip().splitlines(), "", *lines]
     process = f"rank {rank} on {socket.gethostname()} (process {failure.pid})"
     if failure.exitcode >= 0:
         return [f"trl: {process} ended with exit code {failure.exitcode} and without an exception"]
