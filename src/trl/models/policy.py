@@ -100,9 +100,13 @@ class Policy:
 def model_inputs(model: nn.Module, batch: Batch) -> tuple[dict[str, Any], Any]:
     """Arguments of the model's forward for a collated batch, and the context to call it in."""
     inputs: dict[str, Any] = {"input_ids": batch["input_ids"], "use_cache": False}
-    for name in ("attention_mask", "position_ids"):
-        if name in batch:
-            inputs[name] = batch[name]
+    if "position_ids" in batch:
+        inputs["position_ids"] = batch["position_ids"]
+    elif (mask := batch.get("attention_mask")) is not None and not mask[:, 0].all():
+        # Only left padding needs a mask. Padding on the right comes after every real token, so causal attention never sees
+        # it; masking it would cost the mask-free kernel, and under a sliding window it leaves padding with nothing to
+        # attend to: NaN, which times a weight of 0 is still NaN.
+        inputs["attention_mask"] = mask
     if "cu_seqlens" not in batch:
         return inputs, nullcontext()
     implementation = base_causal_lm(model).config._attn_implementation
