@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trl.data.collate import IGNORE, TokenCollator
+from trl.data.collate import TokenCollator
+from trl.data.formats import IGNORE
 
 PAD = 9
 A = {"input_ids": [1, 2, 3], "labels": [1, 2, 3], "row": 7, "text": "ignored"}

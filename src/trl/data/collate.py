@@ -22,8 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-IGNORE = -100
-"""The label of a position that is not supervised."""
+from trl.data.formats import IGNORE
 
 
 @dataclass

@@ -22,6 +22,9 @@ from trl.errors import DataError
 Kind = Literal["tokens", "prompt_completion", "conversation", "text"]
 Message = dict[str, Any]
 
+IGNORE = -100
+"""The label of a token that is not to be learnt."""
+
 # Columns that hold messages when a row is conversational.
 MESSAGE_COLUMNS = ("prompt", "completion", "chosen", "rejected", "messages")
 
@@ -83,7 +86,7 @@ def maybe_convert_to_chatml(example: Mapping[str, Any]) -> dict[str, Any]:
     """
     converted = dict(example)
     for column in (*MESSAGE_COLUMNS, "conversations"):
-        if _is_message_list(converted.get(column), "from", "value"):
+        if _is_message_list(converted.get(column), "from"):
             converted[column] = [_message_from_sharegpt(message) for message in converted[column]]
     if isinstance(converted.get("conversations"), list) and converted.get("messages") is None:
         converted["messages"] = converted.pop("conversations")
@@ -155,14 +158,16 @@ def normalise_row(row: Mapping[str, Any], where: Where, text_field: str = "text"
         return kind, {"text": _text(row, text_field, where)}
     if kind == "tokens":
         return kind, _token_columns(row, where)
+    written = "conversations" if row.get("messages") is None else "messages"
     row = maybe_convert_to_chatml(row)
     if kind == "conversation":
-        return kind, {"messages": check_messages(row["messages"], where, "messages"), **_template_inputs(row, where)}
+        messages = row["messages"] if row.get("messages") is not None else row["conversations"]
+        return kind, {"messages": check_messages(messages, where, written), **_template_inputs(row, where)}
     if isinstance(row["prompt"], str) and isinstance(row["completion"], str):
         return kind, {"prompt": row["prompt"], "completion": row["completion"]}
     if isinstance(row["prompt"], list) and isinstance(row["completion"], list):
-        messages = {name: check_messages(row[name], where, name) for name in ("prompt", "completion")}
-        return kind, {**messages, **_template_inputs(row, where)}
+        both = {name: check_messages(row[name], where, name) for name in ("prompt", "completion")}
+        return kind, {**both, **_template_inputs(row, where)}
     types = {name: type(row[name]).__name__ for name in ("prompt", "completion")}
     odd = "prompt" if not isinstance(row["prompt"], str | list) else "completion"
     raise where.error(
