@@ -9,7 +9,7 @@ from typing import Any
 
 from trl.cli.commands import Command
 from trl.cli.schema import Field, Schema, command_schema
-from trl.cli.values import describe, from_text, from_words, from_yaml, looks_boolean, to_words
+from trl.cli.values import describe, from_text, from_words, from_yaml, looks_boolean
 from trl.errors import ConfigError
 from trl.launch.config_file import ConfigFile, find_config, read_config
 from trl.launch.flags import LAUNCH_FLAGS, canonical, is_option, split_argv, split_mapping
@@ -33,7 +33,8 @@ class CheckedArguments:
     Attributes:
         flags: torchrun flags, {name: text}.
         values: the trainer's arguments, {name: value of its type}; only those that were given.
-        arguments: the trainer's arguments as words for a worker, `--config FILE` among them.
+        arguments: the trainer's arguments for a worker: `--config FILE`, then those of the command line in their plain
+            form, so `--packing true` for `--packing` and `--shuffle false` for `--no-shuffle`.
         environment: variables to set, from `env:` in the file.
     """
 
@@ -66,15 +67,13 @@ def check_arguments(command: Command, argv: Sequence[str]) -> CheckedArguments:
         environment = config.environment
         file_flags, left = _split_file(config)
         from_file = _check_file(schema, config, left, problems)
-    given = _check_words(schema, rest, problems)
+    words: list[str] = [] if path is None else ["--config", path]
+    given = _check_words(schema, rest, problems, words)
     values = {**from_file, **given}
     if problems:
         raise ConfigError("\n".join(problems), fix=f"`trl {command.name} --help` lists every argument")
     _check_required(command, values)
-    arguments = [] if path is None else ["--config", path]
-    for name, value in given.items():
-        arguments += [f"--{name}", *to_words(value)]
-    return CheckedArguments({**file_flags, **flags}, values, arguments, environment)
+    return CheckedArguments({**file_flags, **flags}, values, words, environment)
 
 
 def _split_file(config: ConfigFile) -> tuple[dict[str, str], dict[str, Any]]:
@@ -124,7 +123,8 @@ def _is_missing(field: Field, member: dict[str, Any]) -> bool:
     return field.default is None and field.name not in member
 
 
-def _check_words(schema: Schema, words: list[str], problems: list[str]) -> dict[str, Any]:
+def _check_words(schema: Schema, words: list[str], problems: list[str], plain: list[str]) -> dict[str, Any]:
+    """Values of the words of a command line; adds to `problems`, and to `plain` the words in their plain form."""
     checked: dict[str, Any] = {}
     position = 0
     while position < len(words):
@@ -144,6 +144,7 @@ def _check_words(schema: Schema, words: list[str], problems: list[str]) -> dict[
             continue
         try:
             checked[field.name] = _convert(field, spelling, negated, following)
+            plain += [f"--{field.name}", *(following or ["false" if negated else "true"])]
         except ConfigError as error:
             problems.append(error.what)
         except ValueError as error:
@@ -160,6 +161,8 @@ def _find_field(schema: Schema, name: str) -> tuple[Field | None, bool]:
 
 def _convert(field: Field, spelling: str, negated: bool, words: list[str]) -> Any:
     type = field.type
+    if type.item_class:
+        raise ConfigError(f"{spelling} holds lists of settings and is given in the YAML file, as `{field.name}:`")
     if negated:
         if words:
             raise ConfigError(f"{spelling} takes no value, but {' '.join(words)!r} was given")

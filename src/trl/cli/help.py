@@ -39,7 +39,7 @@ def command_help(command: Command, width: int | None = None) -> str:
     launch = [_flag_row(flag) for flag in LAUNCH_FLAGS.values() if flag.name not in shown]
     parts.append(_section("Launch, as for torchrun (- or _, = or space)", launch, width))
     upstream = [field for field in schema.fields.values() if field.owner == _UPSTREAM and field.name not in shown]
-    parts.append(_section("From transformers.TrainingArguments", [_short_row(f, width) for f in upstream], width))
+    parts.append(_short_section("From transformers.TrainingArguments, which describes them in full", upstream, width))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -84,31 +84,38 @@ def _section(title: str, rows: list[tuple[str, str]], width: int) -> str:
     return "\n".join(lines)
 
 
+def _short_section(title: str, fields: list[Field], width: int) -> str:
+    """One line for each: as much of the first sentence as fits, and the default."""
+    column = width * 2 // 5
+    lines = [f"{title}:"]
+    for field in fields:
+        head = " " * _INDENT + _name(field)
+        if field.type.choices and len(head) + _GAP > column:
+            head = f"{' ' * _INDENT}--{field.name} TEXT"
+        head = head.ljust(column) if len(head) + _GAP <= column else head + " " * _GAP
+        default = _shown_default(field)
+        room = width - len(head) - (len(default) + 1 if default else 0)
+        text = textwrap.shorten(field.help.split(". ")[0].rstrip("."), max(room, 3), placeholder="...")
+        lines.append(f"{head}{text} {default}".rstrip())
+    return "\n".join(lines)
+
+
 def _field_row(field: Field) -> tuple[str, str]:
-    default = _shown_default(field)
-    return _name(field), f"{field.help} {default}".strip()
-
-
-def _short_row(field: Field, width: int) -> tuple[str, str]:
-    """One line: the default, then as much of the first sentence as fits."""
-    default = _shown_default(field)
-    sentence = field.help.split(". ")[0].rstrip(".")
-    room = width - min(width * 2 // 5, 40) - _INDENT - _GAP - len(default) - 1
-    if len(sentence) > room:
-        sentence = sentence[: max(room - 3, 0)].rsplit(" ", 1)[0] + "..."
-    return _name(field), f"{default} {sentence}".strip()
+    return _name(field), f"{field.help} {_shown_default(field)}".strip()
 
 
 def _shown_default(field: Field) -> str:
-    if field.default in (None, "None", "''", "[]", "{}"):
+    if field.default in (None, "None", "False", "''", "[]", "{}"):
         return ""
     text = str(field.default).strip("'\"")
-    return f"[{text.lower() if text in ('True', 'False') else text}]"
+    return f"[{text.lower() if text == 'True' else text}]"
 
 
 def _name(field: Field) -> str:
+    if field.type.item_class:
+        return f"{field.name}: (in the YAML file)"
     if field.type.kinds == {"bool"}:
-        return f"--no_{field.name}" if field.default == "True" else f"--{field.name}"
+        return f"--[no_]{field.name}" if field.default == "True" else f"--{field.name}"
     return f"--{field.name} {_placeholder(field.type)}"
 
 

@@ -104,7 +104,7 @@ def read_class(path: Path, name: str) -> dict[str, Field]:
         if found is not None:
             fields.update(read_class(*found))
     for field in _own_fields(definition):
-        inherited = fields.get(field.name)
+        inherited = fields.pop(field.name, None)  # so that it moves to its place in the derived class
         if inherited is not None and not field.help:
             field = replace(field, help=inherited.help)
         fields[field.name] = field
@@ -128,11 +128,20 @@ def _find_base(module: ast.Module, path: Path, base: ast.expr) -> tuple[Path, st
     if name == "TrainingArguments":
         return transformers_source("training_args.py"), name
     for node in ast.walk(module):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("trl."):
+        if isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 if (alias.asname or alias.name) == name:
-                    return _PACKAGE.joinpath(*str(node.module).split(".")[1:]).with_suffix(".py"), alias.name
+                    source = _module_source(node, path)
+                    return None if source is None else (source, alias.name)
     return None
+
+
+def _module_source(node: ast.ImportFrom, path: Path) -> Path | None:
+    """File of the module that a line of `path` imports from, if it is in this package."""
+    parts = (node.module or "").split(".")
+    if node.level:  # one dot is the folder of the file, each further dot one folder up
+        return path.parents[node.level - 1].joinpath(*parts).with_suffix(".py")
+    return _PACKAGE.joinpath(*parts[1:]).with_suffix(".py") if parts[0] == "trl" else None
 
 
 def transformers_source(file: str) -> Path:
@@ -163,8 +172,9 @@ def _own_fields(definition: ast.ClassDef) -> Iterator[Field]:
         metadata = _metadata(options)
         doc = after.value if isinstance(after, ast.Expr) else metadata.get("help")
         type = _read_type(node.annotation)
-        if "choices" in metadata:
-            type = replace(type, choices=tuple(ast.literal_eval(metadata["choices"])))
+        choices = metadata.get("choices")
+        if isinstance(choices, ast.List | ast.Tuple):  # not where they are computed
+            type = replace(type, choices=tuple(ast.literal_eval(choices)))
         yield Field(node.target.id, type, _default(node.value, options, constants), _text(doc), definition.name)
 
 
@@ -183,13 +193,16 @@ def _metadata(options: dict[str, ast.expr]) -> dict[str, ast.expr]:
 
 
 def _text(node: ast.expr | None) -> str:
-    """A description: one string, or several that are added."""
-    if isinstance(node, ast.BinOp):
-        return _text(node.left) + _text(node.right)
-    if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
-        return ""
+    """A description, as one line."""
     # argparse, for which transformers writes, takes %% for a percent sign.
-    return " ".join(node.value.replace("%%", "%").split())
+    return " ".join(_strings(node).replace("%%", "%").split())
+
+
+def _strings(node: ast.expr | None) -> str:
+    """One string, or several that are added."""
+    if isinstance(node, ast.BinOp):
+        return _strings(node.left) + _strings(node.right)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
 def _default(value: ast.expr | None, options: dict[str, ast.expr], constants: dict[str, ast.expr]) -> str | None:

@@ -113,17 +113,6 @@ def from_yaml(type: ValueType, value: Any) -> Any:
     raise ValueError("")
 
 
-def to_words(value: Any) -> list[str]:
-    """A value as words of a command line, so that reading them gives the value again."""
-    if isinstance(value, list):
-        return [word for member in value for word in to_words(member)]
-    if isinstance(value, dict):
-        return [json.dumps(value)]
-    if value is None or isinstance(value, bool):
-        return [str(value).lower()]
-    return [str(value)]
-
-
 def _choice(type: ValueType, text: str) -> Any:
     for choice in type.choices:
         if str(choice) == text or (isinstance(choice, bool) and str(choice).lower() == text):
