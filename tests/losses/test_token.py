@@ -49,7 +49,10 @@ def test_hand_computed():
     loss = linear_token_loss(hidden, weight, torch.tensor([1]))
     assert abs(loss.total.item() - 0.2876820724517809) < 1e-14
     assert loss.correct.tolist() == [True]
-    assert abs(linear_token_loss(hidden, weight, torch.tensor([1]), kind="dft").total.item() - 0.21576155433883565) < 1e-14
+    assert (
+        abs(linear_token_loss(hidden, weight, torch.tensor([1]), kind="dft").total.item() - 0.21576155433883565)
+        < 1e-14
+    )
     assert linear_token_loss(hidden, weight, torch.tensor([0])).correct.tolist() == [False]
 
 

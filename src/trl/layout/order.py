@@ -70,17 +70,20 @@ class Order:
         global_batch_size: rows of one optimizer step (G).
         seed: the run's data seed.
         shuffle: a new permutation each epoch; without it, the order of the data set.
+        drop_last: leave out the last step of an epoch where it has fewer than G rows.
     """
 
     rows: int
     global_batch_size: int
     seed: int
     shuffle: bool = True
+    drop_last: bool = False
 
     @property
     def steps_per_epoch(self) -> int:
         """Optimizer steps in an epoch; the last one may hold fewer than G rows."""
-        return -(-self.rows // self.global_batch_size)
+        whole, rest = divmod(self.rows, self.global_batch_size)
+        return whole + (rest > 0 and not self.drop_last)
 
     def step_rows(self, epoch: int, step: int) -> list[int]:
         """The rows of step `step` (counted within the epoch): at most G of them, each row once an epoch."""

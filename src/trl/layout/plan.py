@@ -49,7 +49,9 @@ class BatchPlan:
         return self.data_ranks * self.sequence_parallel
 
     def __str__(self) -> str:
-        parts = f"{_count(self.data_ranks, 'data rank')} x {self.per_device} per device x {self.accumulation} accumulation"
+        parts = (
+            f"{_count(self.data_ranks, 'data rank')} x {self.per_device} per device x {self.accumulation} accumulation"
+        )
         if self.ragged:
             parts += f" = room for {self.per_device * self.microbatches}, ragged"
         if self.sequence_parallel > 1:

@@ -9,6 +9,7 @@ gradient reduction (DDP) then covers the head too. Elsewhere a loss taken on the
 
 from __future__ import annotations
 
+import inspect
 import types
 from contextlib import nullcontext
 from typing import Any
@@ -79,7 +80,7 @@ class Policy:
     def __init__(self, model: nn.Module):
         self.model = model
         inner = base_causal_lm(model)
-        if not isinstance(inner.__dict__.get("forward"), types.MethodType):
+        if "supervised" not in inspect.signature(inner.forward).parameters:
             inner.forward = types.MethodType(_forward, inner)  # type: ignore[method-assign]
 
     def token_loss(self, wrapped: nn.Module, batch: Batch, kind: TokenLossKind = "nll") -> TokenLoss:
@@ -95,6 +96,12 @@ class Policy:
         with context:
             out = wrapped(**inputs, supervised=index, targets=targets[index], loss_kind=kind)
         return TokenLoss(out["total"], out["logps"], out["correct"])
+
+    def outputs(self, wrapped: nn.Module, batch: Batch) -> Any:
+        """The model's own output, full logits included: for loss functions and metrics of the user's."""
+        inputs, context = model_inputs(self.model, batch)
+        with context:
+            return wrapped(**inputs)
 
 
 def model_inputs(model: nn.Module, batch: Batch) -> tuple[dict[str, Any], Any]:
@@ -144,9 +151,7 @@ def _head_loss(model: PreTrainedModel, hidden_NH: Tensor, targets_N: Tensor, kin
     head = model.get_output_embeddings()
     shape = head_shape(model)
     if type(head) is nn.Linear:
-        return linear_token_loss(
-            hidden_NH, head.weight, targets_N, bias_V=head.bias, kind=kind, shape=shape
-        )
+        return linear_token_loss(hidden_NH, head.weight, targets_N, bias_V=head.bias, kind=kind, shape=shape)
     # A head with adapters or quantised weights: its own forward, a chunk at a time, recomputed in the backward.
     rows = max(32, 2**24 // model.config.get_text_config(decoder=True).vocab_size)
     chunks = [

@@ -1,0 +1,1 @@
+"""One file per algorithm: its configuration, what its loss is, and its trainer."""

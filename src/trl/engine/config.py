@@ -1,0 +1,122 @@
+"""What every trainer's configuration shares: the batch contract, precision, checkpointing, and refusals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import TrainingArguments
+from transformers.utils import is_torch_bf16_gpu_available
+
+from ..errors import ConfigError
+from ..launch.environment import read_process_info
+from ..launch.failure import install_excepthook
+from ..launch.guard import die_with_parent
+from ..layout.plan import BatchPlan, make_plan
+
+_LATER = "it is not part of this version"
+
+
+@dataclass
+class TrainerConfig(TrainingArguments):
+    """Arguments of every trainer, on top of `transformers.TrainingArguments`."""
+
+    global_batch_size: int | None = None
+    """Rows of one optimizer step over the whole job: the contract. With it, the two numbers below are solved for where not given, and a run moves to another number of devices without any other change. Without it, per device x devices x accumulation defines it."""
+    per_device_train_batch_size: int | None = None
+    """Most rows of one forward and backward pass on one device. By default 8, or what global_batch_size leaves."""
+    gradient_accumulation_steps: int | None = None
+    """Forward and backward passes per device and optimizer step. By default 1, or what global_batch_size leaves."""
+    bf16: bool | None = None
+    """bfloat16 autocast over fp32 weights. By default on where the accelerator supports it, off on a CPU."""
+    gradient_checkpointing: bool = True
+    """Recompute activations in the backward pass instead of keeping them: less memory, about a third more computation."""
+    logging_steps: float = 10
+    """Log every so many optimizer steps; below 1, a share of all steps."""
+    model_init_kwargs: dict[str, Any] | str | None = None
+    """Arguments of `from_pretrained` where the model is given by name, as JSON on the command line."""
+    trust_remote_code: bool = False
+    """Run code that comes with the model or the tokenizer."""
+    dataset_num_proc: int | None = None
+    """Processes that prepare the data."""
+    pad_to_multiple_of: int | str | None = "auto"
+    """Round the length of padded batches up to a multiple of this; "auto" rounds on accelerators, where odd shapes are slow, and not on a CPU."""
+
+    plan: BatchPlan = field(init=False, repr=False)
+
+    _VALID_DICT_FIELDS = [*TrainingArguments._VALID_DICT_FIELDS, "model_init_kwargs"]  # noqa: RUF012
+
+    def __post_init__(self) -> None:
+        die_with_parent()
+        install_excepthook()
+        process = read_process_info()
+        self._refuse_what_has_no_effect()
+        self._solve_batch(process.world_size)
+        self._choose_device_and_precision()
+        if self.activation_checkpointing is None:
+            self.activation_checkpointing = self.gradient_checkpointing
+        if self.activation_checkpointing_kwargs is None and self.gradient_checkpointing_kwargs is None:
+            # Reentrant checkpointing marks a parameter ready twice under DDP with adapters.
+            self.activation_checkpointing_kwargs = {"use_reentrant": False}
+        if self.ddp_find_unused_parameters is None:
+            self.ddp_find_unused_parameters = (
+                False  # every parameter takes part in every loss, also in an empty microbatch
+            )
+        super().__post_init__()
+        if self.world_size != process.world_size:
+            raise ConfigError(
+                f"{process.world_size} processes were started, but this one joined a job of {self.world_size}",
+                why="the distributed backend did not come up",
+                fix="check use_cpu and the backend of the device",
+            )
+        if self.n_gpu > 1:
+            # One process with several GPUs would be torch's DataParallel, which scales losses wrongly and is slow.
+            self._n_gpu = 1
+
+    def _solve_batch(self, world_size: int) -> None:
+        self.plan = make_plan(
+            world_size=world_size,
+            global_batch_size=self.global_batch_size,
+            per_device=self.per_device_train_batch_size,
+            accumulation=self.gradient_accumulation_steps,
+        )
+        self.global_batch_size = self.plan.global_batch_size
+        self.per_device_train_batch_size = self.plan.per_device
+        self.gradient_accumulation_steps = self.plan.accumulation
+
+    def _choose_device_and_precision(self) -> None:
+        if not torch.accelerator.is_available():
+            # Without this, several processes on a CPU would each believe to be alone.
+            self.use_cpu = True
+        if self.bf16 is None:
+            self.bf16 = not (self.fp16 or self.use_cpu) and is_torch_bf16_gpu_available()
+        if self.pad_to_multiple_of == "auto":
+            self.pad_to_multiple_of = None if self.use_cpu else 8
+        elif self.pad_to_multiple_of is not None:
+            self.pad_to_multiple_of = int(self.pad_to_multiple_of)
+
+    def _refuse_what_has_no_effect(self) -> None:
+        later = {
+            "fsdp": self.fsdp,
+            "deepspeed": self.deepspeed,
+            "parallelism_config": self.parallelism_config,
+            "auto_find_batch_size": self.auto_find_batch_size,
+        }
+        for name, value in later.items():
+            if value:
+                raise ConfigError(f"{name} is set, but {_LATER}", fix=f"leave {name} out")
+        if self.label_smoothing_factor:
+            raise ConfigError("label_smoothing_factor has no effect on the token loss", fix="leave it out")
+        if self.train_sampling_strategy not in ("random", "sequential"):
+            raise ConfigError(
+                f"train_sampling_strategy {self.train_sampling_strategy!r} would change which rows a step trains on",
+                why="the rows of a step are already dealt to devices by length",
+                fix="use random or sequential",
+            )
+        if self.use_liger_kernel:
+            raise ConfigError(
+                "use_liger_kernel would replace the model's forward",
+                why="the token loss already works without full logits",
+                fix="leave it out",
+            )

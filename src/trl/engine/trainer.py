@@ -1,0 +1,309 @@
+"""The trainer that carries out the contract on `transformers.Trainer`.
+
+The loop, optimisers, schedules, callbacks and trackers are transformers'. What is overridden here is what the contract
+needs: which rows a step holds (`get_train_dataloader`), the one denominator (`get_batch_samples`), the one place that scales
+a loss (`compute_loss`), evaluation that counts each row once, and what is logged.
+
+Every gradient is a sum of shares. A rank's share is its total divided by the count over the whole global batch. DDP takes
+the mean over ranks, so a share is multiplied by their number before the backward pass: mean(W * share_r) = sum(share_r).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import transformers
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from ..errors import ConfigError
+from ..layout.order import Order
+from ..layout.plan import BatchPlan
+from ..layout.seeds import derive_seed
+from ..models.policy import Policy
+from .algorithm import Algorithm, MetricSums
+from .config import TrainerConfig
+from .console import ConsoleCallback
+from .evaluation import evaluate_rows
+from .loader import DealtStream, Indexed, MicrobatchSampler, StepLoader, is_stream, lengths_of, row_length
+from .throughput import Throughput
+
+CONTRACT_FILE = "contract.json"
+
+
+class ContractTrainer(transformers.Trainer):
+    """A `transformers.Trainer` on which the layout of a run does not change its result.
+
+    Args:
+        algorithm: what a row's loss is.
+        model: the model, with adapters if any, not wrapped.
+        args: the configuration.
+        layout: "flat" or "padded": how the collator lays out a batch.
+    """
+
+    args: TrainerConfig
+    # The loss is divided by the count of the whole global batch: nothing is left to scale for accumulation.
+    loss_is_scaled_for_ga = True
+
+    def __init__(
+        self, algorithm: Algorithm, model: nn.Module, args: TrainerConfig, *, layout: str, **trainer_arguments: Any
+    ):
+        self.algorithm = algorithm
+        self.layout = layout
+        self.policy = Policy(model)
+        super().__init__(model=model, args=args, **trainer_arguments)
+        self.model_accepts_loss_kwargs = False
+        self._metrics = MetricSums()
+        self._throughput = Throughput(self.accelerator.device)
+        self._microbatch = 0
+        self._install_console()
+
+    # ---- which rows ----
+
+    def get_train_dataloader(self) -> DataLoader:
+        if self.train_dataset is None:
+            raise ConfigError("there is nothing to train on", fix="pass train_dataset")
+        plan, rank, padded = self.args.plan, self.args.process_index, self.layout == "padded"
+        if is_stream(self.train_dataset):
+            stream = DealtStream(self.train_dataset, plan, rank, self.data_collator, row_length, padded)
+            workers = {**self._worker_arguments(), "num_workers": min(1, self.args.dataloader_num_workers)}
+            return StreamLoader(stream, batch_size=None, **workers)
+        order = self._order(len(self.train_dataset))
+        sampler = MicrobatchSampler(order, plan, rank, lengths_of(self.train_dataset), padded)
+        return StepLoader(
+            Indexed(self.train_dataset),
+            batch_sampler=sampler,
+            collate_fn=self.data_collator,
+            **self._worker_arguments(),
+        )
+
+    def _order(self, rows: int) -> Order:
+        args = self.args
+        seed = args.seed if args.data_seed is None else args.data_seed
+        order = Order(rows, args.plan.global_batch_size, seed, shuffle=args.train_sampling_strategy == "random")
+        if args.dataloader_drop_last:
+            whole = rows - rows % order.global_batch_size
+            if whole == 0:
+                raise ConfigError(
+                    f"dataloader_drop_last leaves nothing of {rows} rows with a global batch of {order.global_batch_size}",
+                    fix="leave it out: a short last step is exact here",
+                )
+            order = Order(rows, order.global_batch_size, seed, order.shuffle, drop_last=True)
+        return order
+
+    def _worker_arguments(self) -> dict[str, Any]:
+        args = self.args
+        return {
+            "num_workers": args.dataloader_num_workers,
+            "pin_memory": args.dataloader_pin_memory,
+            "persistent_workers": args.dataloader_persistent_workers,
+            "prefetch_factor": args.dataloader_prefetch_factor,
+        }
+
+    # ---- the one denominator, and the one place that scales ----
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], Tensor | None]:
+        """This rank's microbatches of a step, and the count of the algorithm's units over the whole global batch."""
+        self._throughput.step_begins()
+        batches = [batch for _, batch in zip(range(num_batches), epoch_iterator, strict=False)]
+        self._microbatch = 0
+        if not batches:
+            return batches, None
+        counts = self._throughput.counts([b if isinstance(b, dict) else dict(b) for b in batches])
+        units = torch.stack([self.algorithm.count(b) for b in batches]).sum().to(counts)
+        sums = self.sum_over_ranks(torch.cat([units[None], counts]).to(device))
+        self._throughput.add(sums[1:])
+        if sums[0] == 0:
+            self._warn_unsupervised()
+        return batches, sums[0].clamp(min=1)
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """This rank's share of the step's loss, times the number of ranks."""
+        if return_outputs or num_items_in_batch is None:
+            raise RuntimeError("the loss of a microbatch has no meaning without the count over its global batch")
+        ranks = self.args.plan.data_ranks
+        self._seed_microbatch(self._microbatch * ranks + self.args.process_index)
+        self._microbatch += 1
+        if self.compute_loss_func is not None:
+            total = self._users_loss(model, inputs, num_items_in_batch)
+        else:
+            loss = self.algorithm.loss(self.policy, model, inputs)
+            self._metrics.add(loss.metrics)
+            total = loss.total / num_items_in_batch
+        return total * ranks
+
+    def _users_loss(self, model: nn.Module, inputs: dict[str, Any], count: Tensor | int) -> Tensor:
+        """`compute_loss_func(outputs, labels, num_items_in_batch)` returns a sum divided by that number."""
+        outputs = self.policy.outputs(model, inputs)
+        assert self.compute_loss_func is not None
+        return self.compute_loss_func(outputs, inputs["labels"], num_items_in_batch=count)
+
+    def _seed_microbatch(self, number: int) -> None:
+        """Dropout is a function of (seed, step, number of the microbatch): the same for any dealing to ranks."""
+        torch.manual_seed(derive_seed(self.args.seed, "dropout", self.state.global_step, number))
+
+    def sum_over_ranks(self, values: Tensor) -> Tensor:
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            dist.all_reduce(values)
+        return values
+
+    def _warn_unsupervised(self) -> None:
+        rows = self.args.plan.global_batch_size
+        self._say(
+            f"warning: step {self.state.global_step + 1}: none of the {rows} rows has a supervised token; "
+            "the step changes nothing"
+        )
+
+    # ---- evaluation ----
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+        if isinstance(eval_dataset, str):
+            assert isinstance(self.eval_dataset, dict)
+            eval_dataset = self.eval_dataset[eval_dataset]
+        rows = self.eval_dataset if eval_dataset is None else eval_dataset
+        if rows is None:
+            raise ConfigError("there is nothing to evaluate on", fix="pass eval_dataset")
+        return self._plain_loader(rows)
+
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
+        return self._plain_loader(test_dataset)
+
+    def _plain_loader(self, rows: Any) -> DataLoader:
+        """Rows in their own order, dealt so that each is read by one rank and every rank runs the same number."""
+        ranks, size = self.args.plan.data_ranks, self.args.per_device_eval_batch_size
+        plan = BatchPlan(size * ranks, size, 1, ranks)
+        rank, padded = self.args.process_index, self.layout == "padded"
+        if is_stream(rows):
+            return StreamLoader(DealtStream(rows, plan, rank, self.data_collator, row_length, padded), batch_size=None)
+        order = Order(len(rows), plan.global_batch_size, seed=0, shuffle=False)
+        sampler = MicrobatchSampler(order, plan, rank, lengths_of(rows), padded)
+        return StepLoader(
+            Indexed(rows), batch_sampler=sampler, collate_fn=self.data_collator, **self._worker_arguments()
+        )
+
+    def evaluation_loop(
+        self,
+        dataloader: DataLoader,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> Any:
+        """The loss over a data set: one sum over one count, each row once, the same on any number of ranks."""
+        loss_only = self.args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
+        with self._throughput.paused():
+            return evaluate_rows(self, dataloader, description, metric_key_prefix, loss_only)
+
+    def inference_model(self) -> nn.Module:
+        """The model to run without gradient, under the run's autocast also where training has not begun."""
+        if not self.accelerator._models and self.model_wrapped is self.model:
+            return self.accelerator.prepare_model(self.model, evaluation_mode=True)
+        return self.model
+
+    # ---- what is logged ----
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs:
+            logs.update(self.reduced(self._metrics))
+            logs.update(self._throughput.take(self.args.world_size))
+        super().log(logs, start_time)
+
+    def reduced(self, metrics: MetricSums) -> dict[str, float]:
+        """(sum, weight) over all ranks and all microbatches since the last log; every rank must call this."""
+        names = self._agreed_names(metrics.names)
+        sums = self.sum_over_ranks(metrics.take(names, self.accelerator.device))
+        return {name: (s / w).item() for name, (s, w) in zip(names, sums, strict=True) if w > 0}
+
+    def _agreed_names(self, names: list[str]) -> list[str]:
+        if self.args.world_size == 1:
+            return names
+        gathered: list[Any] = [None] * self.args.world_size
+        dist.all_gather_object(gathered, names)
+        return sorted(set().union(*gathered))
+
+    def _say(self, text: str) -> None:
+        if self.is_world_process_zero():
+            print(text, flush=True)
+
+    def _install_console(self) -> None:
+        """One progress display instead of transformers' two."""
+        for callback in (
+            transformers.trainer_callback.PrinterCallback,
+            transformers.trainer_callback.ProgressCallback,
+        ):
+            self.remove_callback(callback)
+        self.console = ConsoleCallback(enabled=self.args.disable_tqdm is not True)
+        self.add_callback(self.console)
+
+    # ---- position: what a checkpoint records, and what must not change on resuming ----
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = self._newest_checkpoint()
+        if resume_from_checkpoint:
+            self._check_contract(Path(str(resume_from_checkpoint)))
+        return super().train(resume_from_checkpoint=resume_from_checkpoint or None, **kwargs)
+
+    def _newest_checkpoint(self) -> str:
+        from transformers.trainer_utils import get_last_checkpoint
+
+        folder = self.args.output_dir
+        newest = get_last_checkpoint(folder) if folder and Path(folder).is_dir() else None
+        if newest is None:
+            raise ConfigError(
+                f"resume_from_checkpoint is set, but {folder} holds no checkpoint", fix="leave it out to start anew"
+            )
+        return newest
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        with self._throughput.paused():
+            super()._save_checkpoint(model, trial)
+            if self.args.should_save:
+                folder = Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}"
+                (folder / CONTRACT_FILE).write_text(json.dumps(self._contract(), indent=1))
+
+    def _contract(self) -> dict[str, Any]:
+        """What a resumed run must have in common with this one."""
+        args = self.args
+        return {
+            "global_batch_size": args.plan.global_batch_size,
+            "seed": args.seed if args.data_seed is None else args.data_seed,
+            "rows": None if is_stream(self.train_dataset) else len(self.train_dataset),  # type: ignore[arg-type]
+            "data": getattr(self.train_dataset, "_fingerprint", None),
+            "train_sampling_strategy": args.train_sampling_strategy,
+        }
+
+    def _check_contract(self, folder: Path) -> None:
+        file = folder / CONTRACT_FILE
+        if not folder.is_dir():
+            raise ConfigError(f"there is no checkpoint at {folder}")
+        if not file.is_file():
+            return
+        saved, now = json.loads(file.read_text()), self._contract()
+        changed = [f"{k} was {saved.get(k)}, is {now[k]}" for k in now if saved.get(k) != now[k]]
+        if changed:
+            raise ConfigError(
+                f"{folder} belongs to another run: " + "; ".join(changed),
+                why="resuming would repeat some rows and leave out others",
+                fix="resume with the same values, or start a new run from its weights by --model_name_or_path",
+            )
+
+
+class StreamLoader(DataLoader):
+    """A DataLoader over `DealtStream`, without a length."""
+
+    def set_epoch(self, epoch: int) -> None:
+        self.dataset.set_epoch(epoch)  # type: ignore[attr-defined]
