@@ -57,7 +57,7 @@ def main(argv: list[str]) -> int:
         while sum(1 for _ in folder.glob("rank?")) < info.world_size and time.monotonic() < deadline:
             time.sleep(0.01)
         if kind == "lost":
-            time.sleep(0.01)
+            time.sleep(0.03)
             raise RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1234")
         act(kind, text)
         if kind in ("sleep", "stubborn", "child"):

@@ -147,7 +147,7 @@ def _watching(watch: _Watch) -> Iterator[None]:
             # Python sees an interrupt only between two instructions, so a worker that waits in a collective would
             # not end, and every other one would print a traceback.
             death_sig = signal.SIGTERM
-        _be_quiet()
+        _limit_logs(logging.CRITICAL)
         previous = {signum: signal.signal(signum, kill_at_once) for signum in _handled_signals()}
         try:
             close(context, death_sig, min(timeout, watch.grace))
@@ -158,6 +158,7 @@ def _watching(watch: _Watch) -> Iterator[None]:
     def kill_at_once(signum: int, frame: FrameType | None) -> None:
         end_job(watch.job_id)
 
+    _limit_logs(logging.ERROR)
     PContext.close = close_in_time  # type: ignore[method-assign,assignment]
     try:
         yield
@@ -165,11 +166,11 @@ def _watching(watch: _Watch) -> Iterator[None]:
         PContext.close = close  # type: ignore[method-assign]
 
 
-def _be_quiet() -> None:
-    """Drop torch's warnings about workers that it ends: the report says it. Who sets LOGLEVEL wants to see them."""
+def _limit_logs(level: int) -> None:
+    """Keep what torch says about workers that it ends off the screen. Who sets LOGLEVEL wants to see it."""
     if "LOGLEVEL" not in os.environ:
         for handler in logging.getLogger("torch.distributed").handlers:
-            handler.setLevel(logging.CRITICAL)
+            handler.setLevel(level)
 
 
 def _stopped(sigval: signal.Signals) -> tuple[int, list[str]]:
