@@ -43,7 +43,7 @@ class Pool:
         waiting = set(range(ranks))
         while waiting:
             for rank in sorted(waiting):
-                process, pipe = self._workers[rank]
+                pipe = self._workers[rank][1]
                 if pipe.poll(0.02):
                     try:
                         ok, value = pickle.loads(pipe.recv_bytes())

@@ -4,8 +4,8 @@ The loop, optimisers, schedules, callbacks and trackers are transformers'. What 
 needs: which rows a step holds (`get_train_dataloader`), the one denominator (`get_batch_samples`), the one place that scales
 a loss (`compute_loss`), evaluation that counts each row once, and what is logged.
 
-Every gradient is a sum of shares. A rank's share is its total divided by the count over the whole global batch. DDP takes
-the mean over ranks, so a share is multiplied by their number before the backward pass: mean(W * share_r) = sum(share_r).
+Every gradient is a sum of shares. A rank's share is its total divided by the count over the whole global batch, and ranks'
+gradients are summed (`distributed.ddp`), so no factor depends on the number of ranks.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import transformers
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from ..distributed.ddp import sum_gradients
 from ..errors import ConfigError
 from ..layout.order import Order
 from ..layout.plan import BatchPlan
@@ -131,19 +132,23 @@ class ContractTrainer(transformers.Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """This rank's share of the step's loss, times the number of ranks."""
+        """This rank's share of the step's loss."""
         if return_outputs or num_items_in_batch is None:
             raise RuntimeError("the loss of a microbatch has no meaning without the count over its global batch")
         ranks = self.args.plan.data_ranks
         self._seed_microbatch(self._microbatch * ranks + self.args.process_index)
         self._microbatch += 1
         if self.compute_loss_func is not None:
-            total = self._users_loss(model, inputs, num_items_in_batch)
-        else:
-            loss = self.algorithm.loss(self.policy, model, inputs)
-            self._metrics.add(loss.metrics)
-            total = loss.total / num_items_in_batch
-        return total * ranks
+            return self._users_loss(model, inputs, num_items_in_batch)
+        loss = self.algorithm.loss(self.policy, model, inputs)
+        self._metrics.add(loss.metrics)
+        return loss.total / num_items_in_batch
+
+    def training_step(self, model: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
+        """A microbatch forward and backward. The loop logs the mean over ranks of what this returns, so the share is
+        multiplied by their number here, where no gradient depends on it."""
+        sum_gradients(model)
+        return super().training_step(model, *args, **kwargs) * self.args.plan.data_ranks
 
     def _users_loss(self, model: nn.Module, inputs: dict[str, Any], count: Tensor | int) -> Tensor:
         """`compute_loss_func(outputs, labels, num_items_in_batch)` returns a sum divided by that number."""

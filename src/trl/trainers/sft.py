@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,7 +13,6 @@ from torch import Tensor, nn
 from ..data.chat import clone_chat_template
 from ..data.collate import TokenCollator
 from ..data.prepare import PrepareOptions, prepare
-from ..data.prompts import RowOptions
 from ..engine.algorithm import Loss
 from ..engine.config import TrainerConfig
 from ..engine.loader import is_stream
@@ -201,6 +201,10 @@ class _Rows:
     tokenizer: Any
     formatting_func: Callable[[dict[str, Any]], str] | None
 
+    def log(self, line: str) -> None:
+        if self.args.process_index == 0:
+            print(line, file=sys.stderr, flush=True)
+
     def prepared(self, rows: Any, source: str, packing: bool) -> Any:
         args = self.args
         more = dict(args.dataset_kwargs or {}) if not isinstance(args.dataset_kwargs, str) else {}
@@ -212,16 +216,16 @@ class _Rows:
             )
         if args.shuffle_dataset and not is_stream(rows):
             rows = rows.shuffle(seed=args.seed)
-        row_options = RowOptions(
+        options = PrepareOptions(
             max_length=args.max_length,
             truncation_mode=args.truncation_mode,  # type: ignore[arg-type]
             completion_only_loss=args.completion_only_loss,
             assistant_only_loss=args.assistant_only_loss,
             dataset_text_field=args.dataset_text_field,
             formatting_func=self.formatting_func,
+            packing=args.packing_strategy if packing else None,  # type: ignore[arg-type]
         )
-        options = PrepareOptions(row_options, packing=args.packing_strategy if packing else None)
-        return prepare(rows, self.tokenizer, options, source=source, num_proc=args.dataset_num_proc)
+        return prepare(rows, self.tokenizer, options, source=source, num_proc=args.dataset_num_proc, log=self.log)
 
 
 def _each(rows: Any, prepare_one: Callable[[Any, str], Any]) -> Any:

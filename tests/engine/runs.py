@@ -1,0 +1,107 @@
+"""Small runs of SFT that tests compare: the same global batches on different layouts."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ROWS = 83
+
+
+@dataclass
+class Run:
+    """What a run left: weights as one vector, what was logged, and the rows each step saw."""
+
+    weights: Tensor
+    start: Tensor
+    logs: list[dict[str, float]]
+    evaluations: list[dict[str, float]] = field(default_factory=list)
+
+    def distance(self, other: Run) -> float:
+        """||w - w'|| as a share of the distance trained."""
+        return ((self.weights - other.weights).norm() / (other.weights - other.start).norm()).item()
+
+    @property
+    def losses(self) -> list[float]:
+        return [entry["loss"] for entry in self.logs]
+
+
+def token_rows(n: int = ROWS, seed: int = 0, longest: int = 60) -> Any:
+    """Rows of very different lengths, some tokens of each supervised, one row not at all."""
+    from datasets import Dataset
+
+    g = torch.Generator().manual_seed(seed)
+    rows = []
+    for i in range(n):
+        length = int(torch.randint(3, longest, (), generator=g))
+        ids = torch.randint(3, 380, (length,), generator=g).tolist()
+        supervised = 0 if i == 5 else int(torch.randint(1, length, (), generator=g))
+        rows.append({"input_ids": ids, "labels": [-100] * (length - supervised) + ids[length - supervised :]})
+    return Dataset.from_list(rows)
+
+
+def train(
+    dtype: str = "float64", model: dict | None = None, lora: bool = False, rows: dict | None = None, **over: Any
+) -> Run:
+    """Train the tiny model on `token_rows()`; called on every rank of a pool."""
+    from transformers import TrainerCallback
+
+    from tests.fixtures.tiny import tiny_model, tiny_tokenizer
+    from trl.trainers.sft import SFTConfig, SFTTrainer
+
+    class Evaluations(TrainerCallback):
+        seen: list[dict[str, float]] = []
+
+        def on_evaluate(self, args, state, control, metrics, **kwargs):
+            Evaluations.seen.append(metrics)
+
+    tokenizer = tiny_tokenizer()
+    net = tiny_model(tokenizer, "llama", dtype=getattr(torch, dtype), **(model or {}))
+    arguments = {
+        "output_dir": tempfile.mkdtemp(),
+        "num_train_epochs": 2,
+        "learning_rate": 0.1,
+        "optim": "sgd",
+        "lr_scheduler_type": "linear",
+        "warmup_steps": 2,
+        "max_grad_norm": 1.0,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "seed": 3,
+        "dataset_kwargs": {"skip_prepare_dataset": True},
+        "gradient_checkpointing": False,
+        **over,
+    }
+    evaluate = arguments.pop("eval_rows", None)
+    peft_config = None
+    if lora:
+        from peft import LoraConfig
+
+        peft_config = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], lora_dropout=0.0)
+    resume = arguments.pop("resume", None)
+    torch.manual_seed(0)
+    trainer = SFTTrainer(
+        model=net,
+        args=SFTConfig(**arguments),
+        train_dataset=token_rows(**(rows or {})),
+        eval_dataset=token_rows(evaluate, seed=9) if evaluate else None,
+        processing_class=tokenizer,
+        peft_config=peft_config,
+        callbacks=[Evaluations()],
+    )
+    start = _vector(trainer.model)
+    trainer.train(resume_from_checkpoint=resume)
+    logs = [entry for entry in trainer.state.log_history if "loss" in entry]
+    evaluations = [trainer.evaluate()] if evaluate else []
+    return Run(_vector(trainer.model), start, json.loads(json.dumps(logs)), evaluations)
+
+
+def _vector(model: torch.nn.Module) -> Tensor:
+    parts = [p.detach().double().flatten().clone() for _, p in sorted(model.named_parameters()) if p.requires_grad]
+    return torch.cat(parts)
