@@ -171,7 +171,7 @@ def _convert(field: Field, spelling: str, negated: bool, words: list[str]) -> An
         if "bool" in type.kinds:
             return True
         raise ConfigError(f"{spelling} needs a value: {describe(type)}")
-    if "list" in type.kinds:
+    if "list" in type.kinds and "str" not in type.kinds:  # `str | list` takes a list from a file only
         return from_words(type, words)
     if len(words) > 1:
         # `--packing file.json`: a switch without a value, before a word that belongs to nothing

@@ -44,7 +44,7 @@ class Command:
 
 
 _DATA = ArgumentClass("data/arguments.py", "ScriptArguments", "Data")
-_MIXTURE = ArgumentClass("data/arguments.py", "DatasetMixtureConfig", "Mixtures of data sets")
+_MIXTURE = ArgumentClass("data/mixture.py", "DatasetMixtureConfig", "Mixtures of data sets")
 _MODEL = ArgumentClass("models/config.py", "ModelConfig", "Model and adapters")
 
 COMMANDS: dict[str, Command] = {
@@ -72,7 +72,7 @@ COMMANDS: dict[str, Command] = {
                 "num_train_epochs",
                 "max_length",
             ),
-            required=(("model_name_or_path",), ("dataset_name", "datasets")),
+            required=(("model_name_or_path",), ("dataset_name",)),
         ),
     )
 }

@@ -22,15 +22,20 @@ def command_help(command: Command, width: int | None = None) -> str:
 
     Args:
         command: the command.
-        width: columns; those of the terminal if None, between 60 and 120.
+        width: columns; those of the terminal if None, between 80 and 120.
     """
     if width is None:
-        width = min(max(shutil.get_terminal_size((100, 24)).columns, 60), 120)
+        width = min(max(shutil.get_terminal_size((100, 24)).columns, 80), 120)
     schema = command_schema(command)
     parts = [
-        f"usage: trl {command.name} {command.example} [arguments]",
+        textwrap.fill(
+            f"usage: trl {command.name} {command.example} [arguments]",
+            width,
+            subsequent_indent="           ",
+            break_on_hyphens=False,
+        ),
         "\n".join(textwrap.wrap(command.summary, width)),
-        _section("The ten that matter", _first(command, schema), width),
+        _section("What matters most", _first(command, schema), width),
     ]
     shown = set(command.first)
     for title, fields in _groups(command, schema):
@@ -122,7 +127,7 @@ def _name(field: Field) -> str:
 def _placeholder(type: ValueType) -> str:
     if type.choices:
         return "{" + ",".join(str(choice) for choice in type.choices) + "}"
-    if "list" in type.kinds and type.item is not None:
+    if "list" in type.kinds and "str" not in type.kinds and type.item is not None:
         return f"{_placeholder(type.item)} ..."
     for kind, word in (("str", "TEXT"), ("float", "NUMBER"), ("int", "INT"), ("dict", "JSON"), ("bool", "BOOL")):
         if kind in type.kinds and not (kind == "str" and "dict" in type.kinds):

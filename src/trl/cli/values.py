@@ -21,8 +21,6 @@ def describe(type: ValueType) -> str:
         words[words.index("a list")] = "a list of numbers"
     if "dict" in type.kinds:
         words.append("a mapping, on the command line as JSON: '{\"key\": 1}'")
-    if type.optional:
-        words.append("none")
     return " or ".join(words)
 
 
@@ -38,8 +36,6 @@ def from_text(type: ValueType, text: str) -> Any:
         ValueError: the word is no value of the type.
     """
     kinds = type.kinds
-    if type.optional and text.lower() in ("none", "null") and ("str" not in kinds or type.choices):
-        return None
     if type.choices:
         return _choice(type, text)
     if "dict" in kinds and text.lstrip().startswith("{"):
@@ -66,8 +62,6 @@ def from_words(type: ValueType, words: list[str]) -> Any:
     Raises:
         ValueError: one of them is no value of the type.
     """
-    if len(words) == 1 and "str" in type.kinds:
-        return words[0]
     item = type.item or ValueType(frozenset({"str"}))
     return [from_text(item, word) for word in words]
 
