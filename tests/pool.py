@@ -81,6 +81,8 @@ def _serve(pipe: Connection) -> None:
     import torch
 
     torch.set_num_threads(1)
+    # Daemonic, so that the session never waits for it; but data loaders inside may have processes of their own.
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     clean = dict(os.environ)
     while True:
         try:

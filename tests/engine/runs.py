@@ -31,7 +31,7 @@ class Run:
         return [entry["loss"] for entry in self.logs]
 
 
-def token_rows(n: int = ROWS, seed: int = 0, longest: int = 60) -> Any:
+def token_rows(n: int = ROWS, seed: int = 0, longest: int = 60, supervised: bool = True) -> Any:
     """Rows of very different lengths, some tokens of each supervised, one row not at all."""
     from datasets import Dataset
 
@@ -40,8 +40,8 @@ def token_rows(n: int = ROWS, seed: int = 0, longest: int = 60) -> Any:
     for i in range(n):
         length = int(torch.randint(3, longest, (), generator=g))
         ids = torch.randint(3, 380, (length,), generator=g).tolist()
-        supervised = 0 if i == 5 else int(torch.randint(1, length, (), generator=g))
-        rows.append({"input_ids": ids, "labels": [-100] * (length - supervised) + ids[length - supervised :]})
+        labelled = 0 if i == 5 or not supervised else int(torch.randint(1, length, (), generator=g))
+        rows.append({"input_ids": ids, "labels": [-100] * (length - labelled) + ids[length - labelled :]})
     return Dataset.from_list(rows)
 
 
@@ -61,7 +61,10 @@ def train(
             Evaluations.seen.append(metrics)
 
     tokenizer = tiny_tokenizer()
-    net = tiny_model(tokenizer, "llama", dtype=getattr(torch, dtype), **(model or {}))
+    model = dict(model or {})
+    attention = model.pop("attention", "sdpa")
+    net = tiny_model(tokenizer, "llama", dtype=getattr(torch, dtype), **model)
+    net.set_attn_implementation(attention)
     arguments = {
         "output_dir": tempfile.mkdtemp(),
         "num_train_epochs": 2,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +41,8 @@ class TrainerConfig(TrainingArguments):
     """Run code that comes with the model or the tokenizer."""
     dataset_num_proc: int | None = None
     """Processes that prepare the data."""
+    activation_offloading: bool = False
+    """Keep the activations between forward and backward pass in host memory instead of the accelerator's."""
     pad_to_multiple_of: int | str | None = "auto"
     """Round the length of padded batches up to a multiple of this; "auto" rounds on accelerators, where odd shapes are slow, and not on a CPU."""
 
@@ -56,9 +59,7 @@ class TrainerConfig(TrainingArguments):
         self._choose_device_and_precision()
         if self.activation_checkpointing is None:
             self.activation_checkpointing = self.gradient_checkpointing
-        if self.activation_checkpointing_kwargs is None and self.gradient_checkpointing_kwargs is None:
-            # Reentrant checkpointing marks a parameter ready twice under DDP with adapters.
-            self.activation_checkpointing_kwargs = {"use_reentrant": False}
+        self.activation_checkpointing_kwargs = self._checkpointing_kwargs()
         if self.ddp_find_unused_parameters is None:
             self.ddp_find_unused_parameters = (
                 False  # every parameter takes part in every loss, also in an empty microbatch
@@ -84,6 +85,19 @@ class TrainerConfig(TrainingArguments):
         self.global_batch_size = self.plan.global_batch_size
         self.per_device_train_batch_size = self.plan.per_device
         self.gradient_accumulation_steps = self.plan.accumulation
+
+    def _checkpointing_kwargs(self) -> dict[str, Any]:
+        given = self.activation_checkpointing_kwargs or self.gradient_checkpointing_kwargs or {}
+        given = json.loads(given) if isinstance(given, str) else given
+        # Reentrant checkpointing marks a parameter ready twice under DDP with adapters.
+        kwargs = {"use_reentrant": False, **given}
+        if self.activation_offloading:
+            if not self.activation_checkpointing:
+                raise ConfigError("activation_offloading needs gradient_checkpointing", fix="set it to true")
+            if self.use_cpu:
+                raise ConfigError("activation_offloading is set, but there is no accelerator to offload from")
+            kwargs["offload"] = True
+        return kwargs
 
     def _choose_device_and_precision(self) -> None:
         if not torch.accelerator.is_available():

@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader
 
 from ..distributed.ddp import sum_gradients
 from ..errors import ConfigError
+from ..layout.deal import microbatch_of
 from ..layout.order import Order
 from ..layout.plan import BatchPlan
 from ..layout.seeds import derive_seed
@@ -135,9 +136,7 @@ class ContractTrainer(transformers.Trainer):
         """This rank's share of the step's loss."""
         if return_outputs or num_items_in_batch is None:
             raise RuntimeError("the loss of a microbatch has no meaning without the count over its global batch")
-        ranks = self.args.plan.data_ranks
-        self._seed_microbatch(self._microbatch * ranks + self.args.process_index)
-        self._microbatch += 1
+        self._seed_microbatch()
         if self.compute_loss_func is not None:
             return self._users_loss(model, inputs, num_items_in_batch)
         loss = self.algorithm.loss(self.policy, model, inputs)
@@ -156,8 +155,10 @@ class ContractTrainer(transformers.Trainer):
         assert self.compute_loss_func is not None
         return self.compute_loss_func(outputs, inputs["labels"], num_items_in_batch=count)
 
-    def _seed_microbatch(self, number: int) -> None:
+    def _seed_microbatch(self) -> None:
         """Dropout is a function of (seed, step, number of the microbatch): the same for any dealing to ranks."""
+        number = microbatch_of(self.args.process_index, self._microbatch, self.args.plan.data_ranks)
+        self._microbatch += 1
         torch.manual_seed(derive_seed(self.args.seed, "dropout", self.state.global_step, number))
 
     def sum_over_ranks(self, values: Tensor) -> Tensor:

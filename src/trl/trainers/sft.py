@@ -63,8 +63,6 @@ class SFTConfig(TrainerConfig):
     """Learn only what the assistant says, in every turn of a conversation."""
     loss_type: str = "nll"
     """nll: negative log-likelihood. dft: each token weighted by its own probability."""
-    activation_offloading: bool = False
-    """Keep activations in host memory between forward and backward pass."""
     pad_token: str | None = None
     """Token for padding; by default the tokenizer's, else its end token."""
 
