@@ -79,10 +79,20 @@ def test_die_with_parent(start, tmp_path):
     process.wait()
     assert until(lambda: not alive(pid), 5)
 
-    env = {**os.environ, "TRL_AGENT_PID": "1"}
+    gone = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True
+    ).stdout
+    env = {**os.environ, "TRL_AGENT_PID": gone.strip()}
     late = subprocess.run([sys.executable, "-c", child], env=env, capture_output=True, timeout=20)
     assert late.returncode == 128 + signal.SIGKILL
     assert late.stdout == b""
+
+
+def test_a_process_that_a_worker_starts_is_not_meant(start):
+    """It has the variables of the worker, but another parent."""
+    code = "from trl.launch.guard import die_with_parent; die_with_parent(); print('alive')"
+    env = {**os.environ, "TRL_AGENT_PID": str(os.getppid())}
+    assert subprocess.run([sys.executable, "-c", code], env=env, capture_output=True).stdout == b"alive\n"
 
 
 def test_without_an_agent_nothing_happens():

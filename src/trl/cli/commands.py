@@ -72,7 +72,7 @@ COMMANDS: dict[str, Command] = {
                 "num_train_epochs",
                 "max_length",
             ),
-            required=(("model_name_or_path",), ("dataset_name",)),
+            required=(("model_name_or_path",), ("dataset_name", "datasets")),
         ),
     )
 }

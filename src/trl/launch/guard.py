@@ -24,15 +24,27 @@ _PR_SET_NAME = 15
 def die_with_parent(env: Mapping[str, str] | None = None) -> None:
     """Ask the kernel to kill this process when its agent ends, however the agent ends.
 
-    Does nothing where the parent is no agent of ours. To be called first thing in a worker.
+    Does nothing where no agent of ours is the parent. To be called first thing in a worker.
     """
-    agent = (os.environ if env is None else env).get(AGENT_VARIABLE)
-    if agent is None or not sys.platform.startswith("linux"):
+    text = (os.environ if env is None else env).get(AGENT_VARIABLE)
+    if text is None or not sys.platform.startswith("linux"):
         return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # The agent may have ended before that call; then no signal will come.
-    if os.getppid() != int(agent):
+    agent = int(text)
+    if os.getppid() == agent:
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # An agent that ended before that call sends no signal. If it lives, this is a process that a worker started.
+    if os.getppid() != agent and not _exists(agent):
         os._exit(128 + signal.SIGKILL)
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def job_processes(job_id: str) -> list[int]:
