@@ -1,0 +1,1 @@
+"""Complete examples; run them from the root of the repository."""
