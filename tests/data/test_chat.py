@@ -129,6 +129,33 @@ def test_a_token_across_the_border_is_refused() -> None:
     assert "a token lies across its start" in caught.value.why
 
 
+def test_a_tokenizer_that_begins_every_text_with_a_blank() -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    letters = Tokenizer(models.BPE({letter: i for i, letter in enumerate("▁:userainthy")}, []))
+    letters.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    letters.decoder = decoders.Metaspace()
+    tok = PreTrainedTokenizerFast(tokenizer_object=letters)
+    tok.chat_template = (
+        "{% for m in messages %}{{ m.role + ':' + m.content + ' ' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
+    )
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]
+    [(ids, mask)] = encode_chats_with_assistant_mask(tok, [Chat(messages, WHERE)])
+    assert "".join(tok.convert_ids_to_tokens(ids)) == "▁user:hi▁assistant:yes▁"
+    assert tok.convert_ids_to_tokens([token for token, said in zip(ids, mask) if said]) == ["y", "e", "s", "▁"]
+
+
+def test_a_generation_prompt_inside_the_turn_before_is_refused() -> None:
+    two = [CHAT[1], CHAT[2], {"role": "assistant", "content": "six"}]
+    template = (
+        "{% if add_generation_prompt %}{{ messages[0]['content'] }}{% else %}"
+        "{% for m in messages %}{{ m['content'] }}{% endfor %}{% endif %}"
+    )
+    assert "begins before the end of the turn before it" in _refused(template, two).why
+
+
 def test_a_conversation_that_begins_with_the_assistant_is_refused() -> None:
     assert "begins with it" in _refused(templates.CHATML_DEFAULT_SYSTEM, CHAT[2:3]).why
 

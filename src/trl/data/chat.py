@@ -5,9 +5,10 @@ The mask of an assistant's tokens is found in one of two ways, never guessed:
 1. The template marks them with `{% generation %}`: transformers returns the mask.
 2. Otherwise each assistant turn i is located by rendering: `before` is the conversation up to turn i with the
    generation prompt, which is what the model sees when it has to speak; `after` is the conversation up to and
-   including turn i. Then `before` must begin `after` and `after` must begin the whole conversation, as text and token
-   by token. What lies between is what the assistant said, with the token that ends its turn, which the model must
-   learn. A template that renders a turn differently once later turns follow fails the check, and is refused.
+   including turn i. Then `before` must begin `after`, `after` must begin the whole conversation, and both borders must
+   lie between tokens of the whole conversation. What lies between is what the assistant said, with the token that
+   ends its turn, which the model must learn. A template that renders a turn differently once later turns follow
+   fails the check, and is refused.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 from trl.data.formats import Message, Where, is_conversational
@@ -102,20 +104,43 @@ def encode_chats_with_assistant_mask(
         return [_marked(tokenizer, chat) for chat in chats]
     whole = [chat.render(tokenizer) for chat in chats]
     turns = [_assistant_turns(tokenizer, chat, text) for chat, text in zip(chats, whole)]
-    # One call of the tokenizer for all texts: the conversations, then the two borders of every turn.
-    borders = [text for row in turns for turn in row for text in (turn.before, turn.after)]
-    encoded = encode(tokenizer, [*whole, *borders])
-    rest = iter(encoded[len(whole) :])
+    cuts = [[cut for turn in row for cut in (turn.start, turn.end)] for row in turns]
+    encoded = encode(tokenizer, whole)
+    borders = _token_borders(tokenizer, whole, encoded, cuts)
     special = special_ids(tokenizer)
     result = []
-    for chat, ids, row in zip(chats, encoded, turns):
+    for chat, ids, row, at in zip(chats, encoded, turns, borders):
         mask = [0] * len(ids)
-        for turn in row:
-            start = _border(ids, next(rest), chat, turn, "start")
-            end = _without_trailing_space(tokenizer, ids, start, _border(ids, next(rest), chat, turn, "end"), special)
+        for turn, start, end in zip(row, at[::2], at[1::2]):
+            if start is None or end is None:
+                side = "start" if start is None else "end"
+                raise _refusal(chat, turn.index, f"a token lies across its {side}: its tokens cannot be told apart")
+            end = _without_trailing_space(tokenizer, ids, start, end, special)
             mask[start:end] = [1] * (end - start)
         result.append((ids, mask))
     return result
+
+
+def _token_borders(
+    tokenizer: PreTrainedTokenizerBase, texts: list[str], encoded: list[list[int]], cuts: list[list[int]]
+) -> list[list[int | None]]:
+    """For every cut of a text (in characters, ascending) how many tokens lie before it; None where one lies across.
+
+    If the tokens of the pieces between the cuts, one after another, are those of the whole text, every cut lies
+    between two of them. Where that fails, be it that a tokenizer begins every text with a blank of its own, each cut
+    is tried alone: the tokens of the text before it must begin those of the whole.
+    """
+    pieces = iter(encode(tokenizer, [text[a:b] for text, at in zip(texts, cuts) for a, b in pairwise([0, *at])]))
+    borders: list[list[int | None]] = []
+    for text, ids, at in zip(texts, encoded, cuts):
+        mine = [next(pieces) for _ in at]
+        joined = [*chain.from_iterable(mine)]
+        if joined == ids[: len(joined)]:
+            borders.append([*accumulate(map(len, mine))])
+        else:
+            starts = encode(tokenizer, [text[:cut] for cut in at])
+            borders.append([len(start) if start == ids[: len(start)] else None for start in starts])
+    return borders
 
 
 def _marked(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> tuple[list[int], list[int]]:
@@ -135,13 +160,15 @@ def _marked(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> tuple[list[int], 
 
 @dataclass(frozen=True)
 class _Turn:
+    """What the assistant said in message `index`: the characters from `start` to `end` of the whole text."""
+
     index: int
-    before: str
-    after: str
+    start: int
+    end: int
 
 
 def _assistant_turns(tokenizer: PreTrainedTokenizerBase, chat: Chat, whole: str) -> list[_Turn]:
-    turns = []
+    turns: list[_Turn] = []
     for index, message in enumerate(chat.messages):
         if message["role"] != "assistant":
             continue
@@ -154,14 +181,10 @@ def _assistant_turns(tokenizer: PreTrainedTokenizerBase, chat: Chat, whole: str)
             raise _refusal(chat, index, f"after the generation prompt {_difference(before, after)}")
         if not whole.startswith(after):
             raise _refusal(chat, index, f"it renders differently when later turns follow: {_difference(after, whole)}")
-        turns.append(_Turn(index, before, after))
+        if turns and len(before) < turns[-1].end:
+            raise _refusal(chat, index, "its generation prompt begins before the end of the turn before it")
+        turns.append(_Turn(index, len(before), len(after)))
     return turns
-
-
-def _border(ids: list[int], prefix: list[int], chat: Chat, turn: _Turn, side: str) -> int:
-    if ids[: len(prefix)] != prefix:
-        raise _refusal(chat, turn.index, f"a token lies across its {side}, so that its tokens cannot be told apart")
-    return len(prefix)
 
 
 def _without_trailing_space(
