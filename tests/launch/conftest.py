@@ -54,9 +54,9 @@ class Job:
         output, _ = self.process.communicate(timeout=seconds)
         return self.process.returncode, output.rstrip().splitlines()
 
-    def leftovers(self) -> list[int]:
-        """Processes of the job; to be called when it has ended."""
-        until(lambda: not job_processes(self.job_id), 2)
+    def leftovers(self, seconds: float = 0.0) -> list[int]:
+        """Processes of the job that are there although it has ended, or the given time after it."""
+        until(lambda: not job_processes(self.job_id), seconds)
         return job_processes(self.job_id)
 
     @property

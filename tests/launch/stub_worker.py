@@ -1,8 +1,9 @@
 """A worker that imports no torch. `python -m stub_worker <folder> <what each rank does> ...`.
 
 Each rank writes `<folder>/rank<r>` with its process id when it is ready, then does its part: `ok`, `raise:TEXT`,
-`mistake:TEXT`, `exit:CODE`, `kill:SIGNAL`, `sleep`, `stubborn` (ignores SIGTERM), `child` (sleeps, with a child
-that ignores SIGTERM), `lost` (raises as gloo does, shortly after the others), `flaky` (fails until restarted).
+`mistake:TEXT`, `exit:CODE`, `kill:SIGNAL`, `sleep`, `stubborn` (ignores SIGTERM and SIGINT), `deaf` (ignores SIGINT),
+`child` (sleeps, with a child that ignores SIGTERM), `lost` (raises as gloo does, shortly after the others), `flaky`
+(fails until restarted).
 """
 
 import json
@@ -30,8 +31,8 @@ def act(kind: str, text: str) -> None:
         sys.exit(int(text))
     if kind == "kill":
         os.kill(os.getpid(), getattr(signal, text))
-    if kind == "stubborn":
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if kind in ("stubborn", "deaf"):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN if kind == "stubborn" else signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     if kind == "child":
         subprocess.Popen([sys.executable, "-c", _CHILD], start_new_session=True)
@@ -45,7 +46,7 @@ def main(argv: list[str]) -> int:
         info = read_process_info()
         folder, actions = Path(argv[0]), argv[1:]
         kind, _, text = actions[info.rank % len(actions)].partition(":")
-        if kind == "stubborn":
+        if kind in ("stubborn", "deaf"):
             act(kind, text)
         seen = {"pid": os.getpid(), "ppid": os.getppid(), "world_size": info.world_size, "argv": argv[1:]}
         seen |= {
@@ -60,7 +61,7 @@ def main(argv: list[str]) -> int:
             time.sleep(0.03)
             raise RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1234")
         act(kind, text)
-        if kind in ("sleep", "stubborn", "child"):
+        if kind in ("sleep", "stubborn", "deaf", "child"):
             time.sleep(120)
     return 0
 

@@ -102,6 +102,15 @@ def test_a_signal_to_the_command_alone_ends_everything(start_job, signum, action
     assert job.leftovers() == []
 
 
+def test_an_interrupt_reaches_workers_that_python_cannot_interrupt(start_job):
+    """A worker in a collective never sees an interrupt; here it ignores it."""
+    job = start_job("deaf")
+    job.wait_for_ranks(2)
+    sent = job.signal(signal.SIGINT)
+    assert job.finish()[0] == 128 + signal.SIGINT
+    assert time.monotonic() - sent < 3
+
+
 def test_a_second_interrupt_kills_at_once(start_job):
     job = start_job("stubborn", flags=("--nproc_per_node", "2", "--shutdown_timeout", "60"))
     job.wait_for_ranks(2)
@@ -132,7 +141,7 @@ def test_nothing_outlives_an_agent_that_is_killed(start_job):
     job.signal(signal.SIGKILL)
     code, _ = job.finish(10)
     assert code == -signal.SIGKILL
-    assert job.leftovers() == []
+    assert job.leftovers(seconds=5) == []
 
 
 def test_nohup_is_respected(start_job, monkeypatch):
@@ -211,7 +220,7 @@ def test_in_place_nothing_is_left(start_job, signum):
     code, lines = job.finish(10)
     assert code == (128 + signum if signum == signal.SIGINT else -signum)
     assert lines == []
-    assert job.leftovers() == []
+    assert job.leftovers(seconds=5) == []
 
 
 def test_in_place_failures(start_job):
