@@ -15,7 +15,7 @@ from .sums import Row, answer_of, chain_sum, question_of, split, write_jsonl
 
 CACHE = Path(".demo")
 MODEL, DATA, TRAINED, PICTURE = CACHE / "model", CACHE / "data", CACHE / "trained", CACHE / "loss.png"
-TRAIN_ROWS, TEST_ROWS = 384, 64
+TRAIN_ROWS, TEST_ROWS, SHOWN = 384, 64, 3
 
 
 def main() -> None:
@@ -84,7 +84,9 @@ def show(
     table = Table("", "before", "after", title="what the model learned", title_justify="left")
     table.add_row("held-out loss", f"{held_out[0][1]:.3f}", f"{held_out[-1][1]:.3f}")
     table.add_row(f"exact answers, {len(rows)} held out", f"{exact(before, rows):.0%}", f"{exact(after, rows):.0%}")
-    table.add_row(f"{question_of(rows[0])[-1]['content']}\n(right: {answer_of(rows[0])})", before[0], after[0])
+    for row, first, second in zip(rows[:SHOWN], before, after):
+        sum_ = question_of(row)[-1]["content"].rpartition(": ")[2]
+        table.add_row(f"{sum_} {answer_of(row)}", repr(first), repr(second))
     console = Console()
     console.print(table)
     console.print(f"model       {TRAINED}\nloss curve  {PICTURE}\ntime        {seconds:.0f} s", highlight=False)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
 
 from .sums import Row, answer_of, question_of
 
@@ -16,6 +17,7 @@ MAX_NEW_TOKENS = 8  # the longest right answer has three and the end of the turn
 
 def answers(model: Path, rows: Sequence[Row], dtype: torch.dtype) -> list[str]:
     """The greedy answers of the model in the folder `model` to the questions of `rows`, in their order."""
+    disable_progress_bar()  # loading takes a second
     tokenizer = AutoTokenizer.from_pretrained(model, padding_side="left")
     network = AutoModelForCausalLM.from_pretrained(model, dtype=dtype).eval()
     questions = [question_of(row) for row in rows]

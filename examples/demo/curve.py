@@ -22,7 +22,7 @@ def draw(log: Sequence[Mapping[str, float]], picture: Path) -> None:
     from matplotlib.ticker import MaxNLocator
 
     figure, axes = pyplot.subplots(figsize=(6.4, 4.0), dpi=120, layout="constrained")
-    for key, label, style in (("loss", "training", "-"), ("eval_loss", "held-out", "o--")):
+    for key, label, style in (("loss", "training", "-"), ("eval_loss", "held-out", "o")):
         axes.plot(*zip(*losses(log, key), strict=True), style, label=label)
     axes.set(xlabel="optimizer step", ylabel="loss per supervised token (nats)", ylim=(0, None))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
