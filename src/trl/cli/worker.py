@@ -64,14 +64,15 @@ def parse(types: tuple[type, ...], words: list[str]) -> tuple[Any, ...]:
 def load_rows(script: Any, mixture: Any) -> Any:
     """{split: rows} from `datasets:` or `--dataset_name`."""
     from ..data.mixture import get_dataset
-    from ..data.sources import load_splits
+    from ..data.sources import load_dataset_dict
 
     if mixture.datasets:
         return get_dataset(mixture)
-    return load_splits(
+    return load_dataset_dict(
         script.dataset_name,
         config=script.dataset_config,
-        splits=(script.dataset_train_split, script.dataset_test_split),
+        train_split=script.dataset_train_split,
+        test_split=script.dataset_test_split,
         streaming=script.dataset_streaming,
     )
 
