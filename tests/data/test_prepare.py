@@ -17,9 +17,11 @@ from typing import Any
 import pytest
 from datasets import Dataset, DatasetDict
 
+from tests.data.files import write_rows
 from tests.fixtures.tiny import tiny_tokenizer
 from trl.data import prepare as prepare_module
 from trl.data.prepare import PrepareOptions, default_cache_dir, prepare
+from trl.data.sources import load_dataset_source
 from trl.errors import ConfigError, DataError
 
 TOK = tiny_tokenizer()
@@ -127,11 +129,13 @@ def test_packing_needs_a_length() -> None:
 
 @pytest.mark.parametrize("num_proc", [None, 2])
 def test_a_bad_row_is_named_and_nothing_stays_behind(tmp_path: Path, num_proc: int | None) -> None:
-    texts: list[str | None] = ["fine"] * 100
-    texts[77] = None
-    with pytest.raises(DataError, match=r"a\.jsonl, row 77 \(counted from 0\), column 'text': is null"):
-        _prepare(Dataset.from_dict({"text": texts}), tmp_path, num_proc=num_proc)
-    assert _folders(tmp_path) == []
+    # a number among texts: the loader keeps it, and only the worker that comes to the row sees it
+    path = write_rows(tmp_path / "a.jsonl", [{"text": 5 if i == 77 else "fine"} for i in range(100)])
+    with pytest.raises(
+        DataError, match=r"a\.jsonl, row 77 \(counted from 0\), column 'text': is of type int, not text"
+    ):
+        _prepare(load_dataset_source(path), tmp_path / "cache", num_proc=num_proc)
+    assert _folders(tmp_path / "cache") == []
     assert _children() == []
 
 
@@ -267,6 +271,7 @@ import os, sys, time
 from pathlib import Path
 sys.path.insert(0, {root!r})
 from datasets import Dataset
+from tests.data.files import write_rows
 from tests.fixtures.tiny import tiny_tokenizer
 from trl.data import prepare as module
 module.WAIT_SECONDS = 0.5

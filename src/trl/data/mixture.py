@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from datasets import (
-    Dataset,
     DatasetDict,
     IterableDataset,
     IterableDatasetDict,

@@ -29,6 +29,7 @@ from datasets import Dataset
 from datasets.table import MemoryMappedTable
 from filelock import FileLock, Timeout
 
+from trl.data.early import check_early
 from trl.data.fingerprint import (
     UnstableError,
     combine,
@@ -234,6 +235,9 @@ class _Job(NamedTuple):
 
     def build(self, folder: Path) -> Path:
         """Write `rows.arrow` and `prepared.json` into the folder."""
+        check_early(
+            self.dataset, self.source, None if self.options.formatting_func else self.options.dataset_text_field
+        )
         notes: Counter[Note] = Counter()
         tokens = folder / ("tokens.arrow" if self.options.packing else "rows.arrow")
         with _Progress(len(self.dataset), f"preparing {self.source}", self.log) as progress:
