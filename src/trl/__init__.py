@@ -1,6 +1,7 @@
 """Post-training of language models in which the global batch is the contract.
 
-How many devices, nodes, microbatches, shards and restarts a run takes is execution, and execution does not change its result.
+How many devices, nodes, microbatches, shards and restarts a run takes is execution, and execution does not change its
+result.
 
 Importing this package imports nothing else: names are resolved when they are first used.
 """

@@ -49,16 +49,8 @@ def train(
     dtype: str = "float64", model: dict | None = None, lora: bool = False, rows: dict | None = None, **over: Any
 ) -> Run:
     """Train the tiny model on `token_rows()`; called on every rank of a pool."""
-    from transformers import TrainerCallback
-
     from tests.fixtures.tiny import tiny_model, tiny_tokenizer
     from trl.trainers.sft import SFTConfig, SFTTrainer
-
-    class Evaluations(TrainerCallback):
-        seen: list[dict[str, float]] = []
-
-        def on_evaluate(self, args, state, control, metrics, **kwargs):
-            Evaluations.seen.append(metrics)
 
     tokenizer = tiny_tokenizer()
     model = dict(model or {})
@@ -96,7 +88,6 @@ def train(
         eval_dataset=token_rows(evaluate, seed=9) if evaluate else None,
         processing_class=tokenizer,
         peft_config=peft_config,
-        callbacks=[Evaluations()],
     )
     start = _vector(trainer.model)
     trainer.train(resume_from_checkpoint=resume)

@@ -74,8 +74,8 @@ def make(family, implementation, **over):
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 def test_flat_and_padded_equal_each_document_alone(family, implementation):
     model = make(family, implementation)
-    # Eager attention takes its softmax in fp32 whatever the model's dtype, and so does Gemma 3 its norms: there the sums
-    # of a padded and a flat row differ by fp32 rounding, elsewhere by fp64 rounding.
+    # Eager attention takes its softmax in fp32 whatever the model's dtype, and so does Gemma 3 its norms: there the
+    # sums of a padded and a flat row differ by fp32 rounding, elsewhere by fp64 rounding.
     tolerance = 1e-6 if implementation == "eager" or family == "gemma3" else 1e-11
     docs = documents()
     want = plain_loss(model, docs)

@@ -37,7 +37,7 @@ class TrlParser(HfArgumentParser):
         doubled = sorted({n for n in names if names.count(n) > 1})
         if doubled:
             raise ConfigError(f"two of {', '.join(t.__name__ for t in types)} have a field {', '.join(doubled)}")
-        super().__init__(types, **kwargs)
+        super().__init__(types, **kwargs)  # type: ignore[arg-type]
 
     def error(self, message: str) -> NoReturn:
         """Called by argparse: a value of the wrong type, something missing."""

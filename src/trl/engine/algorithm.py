@@ -18,7 +18,8 @@ class Loss:
     """An algorithm's result for one microbatch.
 
     Attributes:
-        total: the sum of the loss over the microbatch's units, a scalar with gradient. Never a mean: the engine divides
+        total: the sum of the loss over the microbatch's units, a scalar with gradient. Never a mean: the engine
+        divides
             once, by the count over the whole global batch.
         metrics: name -> (sum, weight), both without gradient; logged as sum over everything / weight over everything.
     """

@@ -24,15 +24,18 @@ class TrainerConfig(TrainingArguments):
     """Arguments of every trainer, on top of `transformers.TrainingArguments`."""
 
     global_batch_size: int | None = None
-    """Rows of one optimizer step over the whole job: the contract. With it, the two numbers below are solved for where not given, and a run moves to another number of devices without any other change. Without it, per device x devices x accumulation defines it."""
-    per_device_train_batch_size: int | None = None
+    """Rows of one optimizer step over the whole job: the contract. With it, the two numbers below are solved for where
+    not given, and a run moves to another number of devices without any other change. Without it, per device x devices
+    x accumulation defines it."""
+    per_device_train_batch_size: int | None = None  # type: ignore[assignment]
     """Most rows of one forward and backward pass on one device. By default 8, or what global_batch_size leaves."""
-    gradient_accumulation_steps: int | None = None
+    gradient_accumulation_steps: int | None = None  # type: ignore[assignment]
     """Forward and backward passes per device and optimizer step. By default 1, or what global_batch_size leaves."""
-    bf16: bool | None = None
+    bf16: bool | None = None  # type: ignore[assignment]
     """bfloat16 autocast over fp32 weights. By default on where the accelerator supports it, off on a CPU."""
     gradient_checkpointing: bool = True
-    """Recompute activations in the backward pass instead of keeping them: less memory, about a third more computation."""
+    """Recompute activations in the backward pass instead of keeping them: less memory, about a third more
+    computation."""
     logging_steps: float = 10
     """Log every so many optimizer steps; below 1, a share of all steps."""
     model_init_kwargs: dict[str, Any] | str | None = None
@@ -44,7 +47,8 @@ class TrainerConfig(TrainingArguments):
     activation_offloading: bool = False
     """Keep the activations between forward and backward pass in host memory instead of the accelerator's."""
     pad_to_multiple_of: int | str | None = "auto"
-    """Round the length of padded batches up to a multiple of this; "auto" rounds on accelerators, where odd shapes are slow, and not on a CPU."""
+    """Round the length of padded batches up to a multiple of this; "auto" rounds on accelerators, where odd shapes are
+    slow, and not on a CPU."""
 
     plan: BatchPlan = field(init=False, repr=False)
 
@@ -74,6 +78,13 @@ class TrainerConfig(TrainingArguments):
         if self.n_gpu > 1:
             # One process with several GPUs would be torch's DataParallel, which scales losses wrongly and is slow.
             self._n_gpu = 1
+
+    @property
+    def pad_to(self) -> int | None:
+        """What batches are padded to a multiple of."""
+        if self.pad_to_multiple_of == "auto":
+            return None if self.use_cpu else 8
+        return None if self.pad_to_multiple_of is None else int(self.pad_to_multiple_of)
 
     def _solve_batch(self, world_size: int) -> None:
         self.plan = make_plan(
@@ -105,10 +116,6 @@ class TrainerConfig(TrainingArguments):
             self.use_cpu = True
         if self.bf16 is None:
             self.bf16 = not (self.fp16 or self.use_cpu) and is_torch_bf16_gpu_available()
-        if self.pad_to_multiple_of == "auto":
-            self.pad_to_multiple_of = None if self.use_cpu else 8
-        elif self.pad_to_multiple_of is not None:
-            self.pad_to_multiple_of = int(self.pad_to_multiple_of)
 
     def _refuse_what_has_no_effect(self) -> None:
         later = {

@@ -1,4 +1,5 @@
-"""What a person sees on rank 0: the plan before the first step, progress with the time left, lines of numbers, a summary.
+"""What a person sees on rank 0: the plan before the first step, progress with the time left, lines of numbers, a
+summary.
 
 On a terminal a `rich` progress bar; elsewhere (log files, Slurm) plain lines, one a log.
 """
@@ -54,7 +55,7 @@ class ConsoleCallback(TrainerCallback):
         self._task: Any = None
         self._started = 0.0
 
-    def on_train_begin(self, args: TrainerConfig, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:  # type: ignore[override]
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if not state.is_world_process_zero:
             return
         self._started = time.monotonic()
@@ -79,7 +80,7 @@ class ConsoleCallback(TrainerCallback):
         if self._bar is not None:
             self._bar.update(self._task, completed=state.global_step)
 
-    def on_log(  # type: ignore[override]
+    def on_log(
         self,
         args: Any,
         state: TrainerState,

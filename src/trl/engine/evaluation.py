@@ -26,8 +26,8 @@ def evaluate_rows(
     """Run the algorithm over `loader` without gradient.
 
     Returns:
-        transformers' EvalLoopOutput: `{prefix}_loss` and the algorithm's metrics; with `compute_metrics` also its results
-        over the predictions of all rows, in the order of the data set.
+        transformers' EvalLoopOutput: `{prefix}_loss` and the algorithm's metrics; with `compute_metrics` also its
+        results over the predictions of all rows, in the order of the data set.
     """
     _refuse(trainer)
     model = trainer.inference_model()
@@ -52,7 +52,7 @@ def evaluate_rows(
         computed = trainer.compute_metrics(gathered)
         values.update({k if k.startswith(prefix) else f"{prefix}_{k}": v for k, v in computed.items()})
     return EvalLoopOutput(
-        predictions=None if gathered is None else gathered.predictions,
+        predictions=None if gathered is None else gathered.predictions,  # type: ignore[arg-type]
         label_ids=None if gathered is None else gathered.label_ids,
         metrics=values,
         num_samples=_rows(loader),

@@ -1,8 +1,8 @@
 """Microbatches of this rank, in the order of the contract.
 
-A step's rows come from `layout.order`, their dealing from `layout.deal`; this file only turns row numbers into batches.
-Every rank yields the same number of microbatches a step. Some may hold no row: they become a batch of weight 0, so that
-no collective is missed.
+A step's rows come from `layout.order`, their dealing from `layout.deal`; this file only turns row numbers into
+batches. Every rank yields the same number of microbatches a step. Some may hold no row: they become a batch of weight
+0, so that no collective is missed.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The trainer that carries out the contract on `transformers.Trainer`.
 
 The loop, optimisers, schedules, callbacks and trackers are transformers'. What is overridden here is what the contract
-needs: which rows a step holds (`get_train_dataloader`), the one denominator (`get_batch_samples`), the one place that scales
-a loss (`compute_loss`), evaluation that counts each row once, and what is logged.
+needs: which rows a step holds (`get_train_dataloader`), the one denominator (`get_batch_samples`), the one place that
+scales a loss (`compute_loss`), evaluation that counts each row once, and what is logged.
 
-Every gradient is a sum of shares. A rank's share is its total divided by the count over the whole global batch, and ranks'
-gradients are summed (`distributed.ddp`), so no factor depends on the number of ranks.
+Every gradient is a sum of shares. A rank's share is its total divided by the count over the whole global batch, and
+ranks' gradients are summed (`distributed.ddp`), so no factor depends on the number of ranks.
 """
 
 from __future__ import annotations
@@ -49,6 +49,10 @@ class ContractTrainer(transformers.Trainer):
     """
 
     args: TrainerConfig
+    model: nn.Module
+    train_dataset: Any
+    eval_dataset: Any
+    data_collator: Any
     # The loss is divided by the count of the whole global batch: nothing is left to scale for accumulation.
     loss_is_scaled_for_ga = True
 
@@ -92,7 +96,7 @@ class ContractTrainer(transformers.Trainer):
             whole = rows - rows % order.global_batch_size
             if whole == 0:
                 raise ConfigError(
-                    f"dataloader_drop_last leaves nothing of {rows} rows with a global batch of {order.global_batch_size}",
+                    f"dataloader_drop_last leaves nothing of {rows} rows: a step has {order.global_batch_size}",
                     fix="leave it out: a short last step is exact here",
                 )
             order = Order(rows, order.global_batch_size, seed, order.shuffle, drop_last=True)
@@ -256,7 +260,9 @@ class ContractTrainer(transformers.Trainer):
 
     # ---- position: what a checkpoint records, and what must not change on resuming ----
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
+    def train(  # type: ignore[override]
+        self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any
+    ) -> Any:
         if resume_from_checkpoint is True:
             resume_from_checkpoint = self._newest_checkpoint()
         if resume_from_checkpoint:
@@ -287,7 +293,7 @@ class ContractTrainer(transformers.Trainer):
         return {
             "global_batch_size": args.plan.global_batch_size,
             "seed": args.seed if args.data_seed is None else args.data_seed,
-            "rows": None if is_stream(self.train_dataset) else len(self.train_dataset),  # type: ignore[arg-type]
+            "rows": None if is_stream(self.train_dataset) else len(self.train_dataset),
             "data": getattr(self.train_dataset, "_fingerprint", None),
             "train_sampling_strategy": args.train_sampling_strategy,
         }

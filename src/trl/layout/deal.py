@@ -1,7 +1,8 @@
 """Dealing the rows of a step to microbatches, and microbatches to ranks.
 
 Rule 2 of the contract. Any dealing gives the same result, so rows are dealt for speed. How rows are *cut* into
-microbatches depends on the step's rows, the number of microbatches of the whole job and their size, and never on the number
+microbatches depends on the step's rows, the number of microbatches of the whole job and their size, and never on the
+number
 of ranks: layouts with the same per-device size compute the same microbatches, so they are equal under dropout
 too (rule 5). Microbatch m belongs to accumulation step m // ranks of rank m % ranks.
 """
@@ -34,8 +35,8 @@ def cut_by_length(lengths: Sequence[int], microbatches: int) -> list[list[int]]:
 def cut_by_tokens(lengths: Sequence[int], microbatches: int, most_rows: int) -> list[list[int]]:
     """Equal numbers of tokens: for layouts without padding.
 
-    Longest processing time first (Graham 1969): each row, longest first, goes to the lightest microbatch that has room. With
-    fewer rows than there is room for, this leaves some with fewer rows, never one above `most_rows`.
+    Longest processing time first (Graham 1969): each row, longest first, goes to the lightest microbatch that has
+    room. With fewer rows than there is room for, this leaves some with fewer rows, never one above `most_rows`.
     """
     cuts: list[list[int]] = [[] for _ in range(microbatches)]
     lightest = [(0, m) for m in range(microbatches)]

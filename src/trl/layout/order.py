@@ -1,8 +1,8 @@
 """The order of rows: a keyed permutation of 0..n-1 that needs no memory and can be entered anywhere.
 
-Rule 1 of the contract. Position p of epoch e is row `permute(p)` under a key made from (seed, e). Step k of an epoch owns
-the positions [k*G, (k+1)*G), whatever the layout. Nothing is stored, so opening a data set of 10^9 rows at any step
-on any of 10^4 ranks costs as much as opening one of 10 rows at its start.
+Rule 1 of the contract. Position p of epoch e is row `permute(p)` under a key made from (seed, e). Step k of an epoch
+owns the positions [k*G, (k+1)*G), whatever the layout. Nothing is stored, so opening a data set of 10^9 rows at any
+step on any of 10^4 ranks costs as much as opening one of 10 rows at its start.
 
 The permutation is a balanced Feistel network over the smallest 2m-bit domain that holds n, walked along its cycle
 until it lands inside 0..n-1 (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002, method 2). The

@@ -2,12 +2,12 @@
 
 Shapes: N supervised positions, H hidden size, V vocabulary.
 
-Logits are made a chunk of rows at a time. Because the loss is a sum, its gradient is known as soon as a chunk's logits are:
-it is computed in the forward pass (three matrix products instead of the four of recomputation) and multiplied by
+Logits are made a chunk of rows at a time. Because the loss is a sum, its gradient is known as soon as a chunk's logits
+are: it is computed in the forward pass (three matrix products instead of the four of recomputation) and multiplied by
 the incoming scalar in the backward. Peak memory is a chunk of logits and the head's gradient, whatever N.
 
-Measured against `torch.nn.functional.linear_cross_entropy` (torch 2.13) by `benchmarks/token_loss.py`: as fast as its best
-chunk size and nearly twice as fast as its automatic one on CPU; it also knows "dft" and heads that are frozen.
+Measured against `torch.nn.functional.linear_cross_entropy` (torch 2.13) by `benchmarks/token_loss.py`: as fast as its
+best chunk size and nearly twice as fast as its automatic one on CPU; it also knows "dft" and heads that are frozen.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ IGNORE = -100
 
 TokenLossKind = Literal["nll", "dft"]
 
-# Logits held at once, in elements. On a CPU a chunk is kept near the size of the caches; on a GPU it must be large enough to fill it.
+# Logits held at once, in elements. On a CPU a chunk is kept near the size of the caches; on a GPU it must be large
+# enough to fill it.
 _CHUNK_ELEMENTS = {"cpu": 2**24, "cuda": 2**26}
 
 
@@ -70,7 +71,8 @@ def linear_token_loss(
         weight_VH: the head's weight, [V, H].
         targets_N: token ids, [N], each in 0..V-1.
         bias_V: the head's bias.
-        kind: "nll": -log p. "dft": -sg(p) log p, with sg the stop-gradient (Wu et al. 2025, "On the Generalization of SFT",
+        kind: "nll": -log p. "dft": -sg(p) log p, with sg the stop-gradient (Wu et al. 2025, "On the Generalization of
+        SFT",
             arXiv:2508.05629, eq. 9).
         shape: scale and soft cap of the logits.
         chunk_rows: rows of logits held at once; by default from V and the device.
@@ -82,7 +84,7 @@ def linear_token_loss(
         chunk_rows = max(32, elements // weight_VH.shape[0] // 32 * 32)
     device = hidden_NH.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight_VH.dtype
-    total, logps, correct = _LinearTokenLoss.apply(  # type: ignore[no-untyped-call]
+    total, logps, correct = _LinearTokenLoss.apply(
         hidden_NH, weight_VH, bias_V, targets_N, kind, shape or HeadShape(), chunk_rows, dtype
     )
     return TokenLoss(total, logps, correct)

@@ -21,7 +21,8 @@ class ModelConfig:
     model_revision: str = "main"
     """Branch, tag or commit of a model on the hub."""
     dtype: str | None = "float32"
-    """Type of the weights: float32, bfloat16, float16 or auto (as saved). With float32 and bf16 autocast the optimizer works on full-precision weights."""
+    """Type of the weights: float32, bfloat16, float16 or auto (as saved). With float32 and bf16 autocast the optimizer
+    works on full-precision weights."""
     attn_implementation: str | None = None
     """Attention of transformers: sdpa, eager, flash_attention_2, ... By default SDPA, document by document."""
     use_peft: bool = False
@@ -33,7 +34,8 @@ class ModelConfig:
     lora_dropout: float = 0.05
     """Dropout before the adapter."""
     lora_target_modules: list[str] | None = None
-    """Names of the layers that get an adapter; all-linear for every linear layer. By default what PEFT knows for the model."""
+    """Names of the layers that get an adapter; all-linear for every linear layer. By default what PEFT knows for the
+    model."""
     lora_target_parameters: list[str] | None = None
     """Names of parameters (not layers) that get an adapter, e.g. stacked experts."""
     lora_modules_to_save: list[str] | None = None

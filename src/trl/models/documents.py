@@ -1,7 +1,8 @@
 """Attention over documents that lie end to end in one row, with neither padding nor a score mask.
 
-A flat row holds documents of lengths l_1 .. l_n. A padded batch costs n * max(l)^2 scores, a block mask over the flat row
-(sum l)^2; here each document attends over itself, sum l_i^2, with the causal kernel that needs no mask at all. What is not
+A flat row holds documents of lengths l_1 .. l_n. A padded batch costs n * max(l)^2 scores, a block mask over the flat
+row (sum l)^2; here each document attends over itself, sum l_i^2, with the causal kernel that needs no mask at all.
+What is not
 computed cannot leak: documents never see each other by construction.
 
 It is registered with transformers' attention interface under its own name, so every decoder model that uses the
@@ -142,8 +143,11 @@ def _fused(
     from torch.nn.attention.varlen import varlen_attn
 
     longest = max(documents.lengths)
+    query, key, value = (t[0].transpose(0, 1) for t in (query, key, value))  # [T, heads, D]
     out = varlen_attn(
-        *(t[0].transpose(0, 1) for t in (query, key, value)),
+        query,
+        key,
+        value,
         documents.cu_seqlens,
         documents.cu_seqlens,
         longest,

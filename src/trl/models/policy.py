@@ -1,10 +1,11 @@
 """The policy: token log-probabilities of a model over a batch. The only place that touches logits.
 
-It hides from an algorithm how a batch is laid out (padded or flat), whether the head is applied to every position (never: only to
-supervised ones, a chunk at a time), and whether the model is wrapped (DDP, adapters).
+It hides from an algorithm how a batch is laid out (padded or flat), whether the head is applied to every position
+(never: only to supervised ones, a chunk at a time), and whether the model is wrapped (DDP, adapters).
 
 The head runs *inside* the model's own forward, not after it: a wrapper that gathers parameters (FSDP2, ZeRO-3) or arms
-gradient reduction (DDP) then covers the head too. Elsewhere a loss taken on the unwrapped model has silently skipped the all-reduce.
+gradient reduction (DDP) then covers the head too. Elsewhere a loss taken on the unwrapped model has silently skipped
+the all-reduce.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import inspect
 import types
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +37,8 @@ Batch = dict[str, Tensor]
 
 def base_causal_lm(model: nn.Module) -> PreTrainedModel:
     """The causal language model inside adapters."""
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    unwrap: Any = getattr(model, "get_base_model", None)  # PEFT's
+    inner = model if unwrap is None else unwrap()
     if not isinstance(inner, PreTrainedModel) or inner.get_output_embeddings() is None:
         raise ModelError(
             f"{type(inner).__name__} is not a causal language model", fix="pass an AutoModelForCausalLM or its name"
@@ -44,7 +46,7 @@ def base_causal_lm(model: nn.Module) -> PreTrainedModel:
     return inner
 
 
-def choose_layout(model: nn.Module, *, packing: bool, padding_free: bool) -> str:
+def choose_layout(model: nn.Module, *, packing: bool, padding_free: bool) -> Literal["flat", "padded"]:
     """How batches for this model lie in memory: "flat" (documents end to end) or "padded".
 
     Flat wherever attention can be told the documents' borders, since it computes nothing for padding. A model on
@@ -81,7 +83,7 @@ class Policy:
         self.model = model
         inner = base_causal_lm(model)
         if "supervised" not in inspect.signature(inner.forward).parameters:
-            inner.forward = types.MethodType(_forward, inner)  # type: ignore[method-assign]
+            inner.forward = types.MethodType(_forward, inner)
 
     def token_loss(self, wrapped: nn.Module, batch: Batch, kind: TokenLossKind = "nll") -> TokenLoss:
         """Sum of token losses over the supervised positions of `batch`.
@@ -110,9 +112,9 @@ def model_inputs(model: nn.Module, batch: Batch) -> tuple[dict[str, Any], Any]:
     if "position_ids" in batch:
         inputs["position_ids"] = batch["position_ids"]
     elif (mask := batch.get("attention_mask")) is not None and not mask[:, 0].all():
-        # Only left padding needs a mask. Padding on the right comes after every real token, so causal attention never sees
-        # it; masking it would cost the mask-free kernel, and under a sliding window it leaves padding with nothing to
-        # attend to: NaN, which times a weight of 0 is still NaN.
+        # Only left padding needs a mask. Padding on the right comes after every real token, so causal attention never
+        # sees it; masking it would cost the mask-free kernel, and under a sliding window it leaves padding with
+        # nothing to attend to: NaN, which times a weight of 0 is still NaN.
         inputs["attention_mask"] = mask
     if "cu_seqlens" not in batch:
         return inputs, nullcontext()

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ..data.chat import clone_chat_template
 from ..data.collate import TokenCollator
 from ..data.prepare import PrepareOptions, prepare
+from ..data.stream import prepare_stream
 from ..engine.algorithm import Loss
 from ..engine.config import TrainerConfig
 from ..engine.loader import is_stream
@@ -44,7 +45,8 @@ class SFTConfig(TrainerConfig):
     eos_token: str | None = None
     """Token that ends a text; by default the tokenizer's."""
     max_length: int | None = 1024
-    """Longest row in tokens; longer ones are truncated. With packing, the length of a packed row. Empty for no limit."""
+    """Longest row in tokens; longer ones are truncated. With packing, the length of a packed row. Empty for no
+    limit."""
     truncation_mode: str = "keep_start"
     """Which end of a long row is kept: keep_start or keep_end."""
     shuffle_dataset: bool = False
@@ -52,9 +54,11 @@ class SFTConfig(TrainerConfig):
     packing: bool = False
     """Put several documents into one row of max_length tokens. They never see each other."""
     packing_strategy: str = "bfd"
-    """bfd: best fit decreasing, documents stay whole. bfd_split: long documents are split before. wrapped: documents are cut where a row is full."""
+    """bfd: best fit decreasing, documents stay whole. bfd_split: long documents are split before. wrapped: documents
+    are cut where a row is full."""
     padding_free: bool = False
-    """Lay the rows of a batch end to end instead of padding them. The default attention does so anyway; this insists on it for others."""
+    """Lay the rows of a batch end to end instead of padding them. The default attention does so anyway; this insists
+    on it for others."""
     eval_packing: bool | None = None
     """Pack the evaluation rows; by default as packing."""
     completion_only_loss: bool | None = None
@@ -116,10 +120,12 @@ class SFTTrainer(ContractTrainer):
         model: folder or hub name, a `PreTrainedModel`, or a `PeftModel`.
         args: the configuration; by default `SFTConfig()`.
         data_collator: rows to a batch with `input_ids` and `shift_labels`; by default `TokenCollator`.
-        train_dataset, eval_dataset: `datasets.Dataset` or `IterableDataset` in one of the supported row formats; `eval_dataset`
+        train_dataset, eval_dataset: `datasets.Dataset` or `IterableDataset` in one of the supported row formats;
+        `eval_dataset`
             may be a dictionary of them.
         processing_class: the tokenizer; by default that of the model.
-        compute_loss_func: `f(outputs, labels, num_items_in_batch)` returning a sum divided by that number; it sees full logits.
+        compute_loss_func: `f(outputs, labels, num_items_in_batch)` returning a sum divided by that number; it sees
+        full logits.
         compute_metrics: `f(EvalPrediction) -> dict`, over all rows of an evaluation.
         callbacks, optimizers, optimizer_cls_and_kwargs, preprocess_logits_for_metrics: as in `transformers.Trainer`.
         quantization_config: for a model given by name.
@@ -148,20 +154,20 @@ class SFTTrainer(ContractTrainer):
         formatting_func: Callable[[dict[str, Any]], str] | None = None,
     ):
         args = args if args is not None else SFTConfig()
-        model, name = _load(model, args, quantization_config)
+        net, name = _load(model, args, quantization_config)
         tokenizer = processing_class or load_tokenizer(name, trust_remote_code=args.trust_remote_code)
         set_special_tokens(tokenizer, eos=args.eos_token, pad=args.pad_token)
         if args.chat_template_path is not None:
-            model, tokenizer, _ = clone_chat_template(model, tokenizer, args.chat_template_path)
+            net, tokenizer, _ = clone_chat_template(net, tokenizer, args.chat_template_path)
         if peft_config is not None:
-            model = add_adapter(model, peft_config)
-        layout = choose_layout(model, packing=args.packing, padding_free=args.padding_free)
+            net = add_adapter(net, peft_config)
+        layout = choose_layout(net, packing=args.packing, padding_free=args.padding_free)
         rows = _Rows(args, tokenizer, formatting_func)
-        collator = data_collator or TokenCollator(tokenizer.pad_token_id, layout, args.pad_to_multiple_of)  # type: ignore[arg-type]
+        collator = data_collator or TokenCollator(tokenizer.pad_token_id, layout, args.pad_to)
         eval_packing = args.packing if args.eval_packing is None else args.eval_packing
         super().__init__(
             SFT(args.loss_type),  # type: ignore[arg-type]
-            model,
+            net,
             args,
             layout=layout,
             data_collator=collator,
@@ -212,7 +218,7 @@ class _Rows:
             raise ConfigError(
                 f"dataset_kwargs has unknown keys: {', '.join(more)}", fix="only skip_prepare_dataset is known"
             )
-        if args.shuffle_dataset and not is_stream(rows):
+        if args.shuffle_dataset:
             rows = rows.shuffle(seed=args.seed)
         options = PrepareOptions(
             max_length=args.max_length,
@@ -223,6 +229,8 @@ class _Rows:
             formatting_func=self.formatting_func,
             packing=args.packing_strategy if packing else None,  # type: ignore[arg-type]
         )
+        if is_stream(rows):
+            return prepare_stream(rows, self.tokenizer, options, source=source, log=self.log)
         return prepare(rows, self.tokenizer, options, source=source, num_proc=args.dataset_num_proc, log=self.log)
 
 
