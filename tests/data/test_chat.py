@@ -33,7 +33,7 @@ CHAT = [
 def _said(template: str, messages: list[dict[str, Any]], **fields: Any) -> tuple[list[str], str]:
     """The runs of masked tokens as text, and the whole text."""
     tok = tiny_tokenizer(chat_template=template)
-    [(ids, mask)] = encode_chats_with_assistant_mask(tok, [Chat(messages, WHERE, **fields)])
+    [(ids, mask, _)] = encode_chats_with_assistant_mask(tok, [Chat(messages, WHERE, **fields)])
     assert len(ids) == len(mask)
     runs: list[list[int]] = []
     for i, token in enumerate(ids):
@@ -55,8 +55,8 @@ def test_marks_and_prefix_rendering_agree_token_by_token() -> None:
     chats = [Chat(CHAT, WHERE), Chat(CHAT[1:3], WHERE), Chat(CHAT[:2], WHERE)]
     marked = encode_chats_with_assistant_mask(tiny_tokenizer(), chats)
     located = encode_chats_with_assistant_mask(tiny_tokenizer(chat_template=no_marks), chats)
-    assert located == [(list(ids), list(mask)) for ids, mask in marked]
-    assert sum(located[2][1]) == 0
+    assert located == marked
+    assert sum(located[2].mask) == 0
 
 
 def test_a_template_with_a_default_system_turn() -> None:
@@ -84,7 +84,7 @@ def test_the_whole_conversation_is_tokenised_the_same_with_and_without_mask() ->
     for template in (CHATML_WITH_MARKS, templates.CHATML_DEFAULT_SYSTEM):
         tok = tiny_tokenizer(chat_template=template)
         chats = [Chat(CHAT, WHERE), Chat(CHAT[1:3], WHERE)]
-        assert encode_chats(tok, chats) == [ids for ids, _ in encode_chats_with_assistant_mask(tok, chats)]
+        assert encode_chats(tok, chats) == [said.ids for said in encode_chats_with_assistant_mask(tok, chats)]
 
 
 def test_template_variables_reach_the_template() -> None:
@@ -118,15 +118,31 @@ def test_a_generation_prompt_that_does_not_begin_the_turn_is_refused() -> None:
     assert "after the generation prompt" in error.why
 
 
-def test_a_token_across_the_border_is_refused() -> None:
-    # "assistant:" and "The answer" have a merge " The" between them when the prompt ends in a blank
+def test_a_token_across_the_border_is_cut_there() -> None:
+    # the blank at the end of "assistant: " would merge with "The"
     tok = tiny_tokenizer(texts=["assistant: The The The"] * 9, vocab_size=320)
     assert tok.tokenize(": The")[-1] == "ĠThe"
     tok.chat_template = templates.PLAIN_WORDS
-    messages = [CHAT[1], {"role": "assistant", "content": "The"}]
+    fine, odd = {"role": "assistant", "content": "5"}, {"role": "assistant", "content": "The"}
+    whole = tok.apply_chat_template([CHAT[1], odd, CHAT[3], fine], tokenize=False)
+    [said, other] = encode_chats_with_assistant_mask(
+        tok, [Chat([CHAT[1], odd, CHAT[3], fine], WHERE), Chat([CHAT[1], fine], WHERE)]
+    )
+    assert said.merged
+    assert tok.decode(said.ids) == whole
+    header = tok("user: 2+3?\nassistant: ")["input_ids"]
+    assert said.ids[: len(header)] == header, "the model is given what it is given when it is used"
+    assert tok.decode([token for token, mine in zip(said.ids, said.mask) if mine]) == "The\n5\n"
+    assert not other.merged
+
+
+def test_pieces_that_give_another_text_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    tok = tiny_tokenizer(texts=["assistant: The The The"] * 9, vocab_size=320, chat_template=templates.PLAIN_WORDS)
+    decoded = iter("ab")
+    monkeypatch.setattr(tok, "decode", lambda _: next(decoded))
     with pytest.raises(DataError, match="cannot be located exactly") as caught:
-        encode_chats_with_assistant_mask(tok, [Chat(messages, WHERE)])
-    assert "a token lies across its start" in caught.value.why
+        encode_chats_with_assistant_mask(tok, [Chat([CHAT[1], {"role": "assistant", "content": "The"}], WHERE)])
+    assert "the pieces give another text" in caught.value.why
 
 
 def test_a_tokenizer_that_begins_every_text_with_a_blank() -> None:
@@ -142,7 +158,7 @@ def test_a_tokenizer_that_begins_every_text_with_a_blank() -> None:
         "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
     )
     messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]
-    [(ids, mask)] = encode_chats_with_assistant_mask(tok, [Chat(messages, WHERE)])
+    [(ids, mask, _)] = encode_chats_with_assistant_mask(tok, [Chat(messages, WHERE)])
     assert "".join(tok.convert_ids_to_tokens(ids)) == "▁user:hi▁assistant:yes▁"
     assert tok.convert_ids_to_tokens([token for token, said in zip(ids, mask) if said]) == ["y", "e", "s", "▁"]
 

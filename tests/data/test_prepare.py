@@ -93,7 +93,7 @@ def test_no_rows(tmp_path: Path) -> None:
 def test_prompts_that_merge_are_said_once(tmp_path: Path) -> None:
     log: list[str] = []
     _prepare(Dataset.from_list([{"prompt": "What ", "completion": "is the sum"}] * 5), tmp_path, log)
-    assert sum("in 5 of 5 rows the last token of the prompt would merge" in line for line in log) == 1
+    assert sum("in 5 of 5 rows white space merges" in line for line in log) == 1
 
 
 def test_tokenised_rows(tmp_path: Path) -> None:

@@ -195,6 +195,15 @@ def test_what_cannot_be_done_names_the_row(row: dict[str, Any], options: dict[st
     assert problem in caught.value.what
 
 
+def test_a_reply_that_merges_with_its_header_is_marked() -> None:
+    tok = tiny_tokenizer(texts=["assistant: The The The"] * 9, vocab_size=320, chat_template=templates.PLAIN_WORDS)
+    reply = {"role": "assistant", "content": "The"}
+    for row in ({"messages": [USER, reply]}, {"prompt": [USER], "completion": [reply]}):
+        [result] = tokenize_rows([row], [Where("x", 0)], tok, RowOptions(assistant_only_loss=True))
+        assert result.note == Note.BORDER_MERGED
+        assert tok.decode([label for label in result.labels if label != IGNORE]) == "The\n"
+
+
 def test_a_chat_completion_across_a_token_is_refused_with_assistant_only_loss() -> None:
     tok = tiny_tokenizer(texts=["assistant: The The The"] * 9, vocab_size=320)
     marked = templates.PLAIN_WORDS.replace(

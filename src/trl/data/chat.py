@@ -5,19 +5,20 @@ The mask of an assistant's tokens is found in one of two ways, never guessed:
 1. The template marks them with `{% generation %}`: transformers returns the mask.
 2. Otherwise each assistant turn i is located by rendering: `before` is the conversation up to turn i with the
    generation prompt, which is what the model sees when it has to speak; `after` is the conversation up to and
-   including turn i. Then `before` must begin `after`, `after` must begin the whole conversation, and both borders must
-   lie between tokens of the whole conversation. What lies between is what the assistant said, with the token that
-   ends its turn, which the model must learn. A template that renders a turn differently once later turns follow
-   fails the check, and is refused.
+   including turn i. Then `before` must begin `after`, and `after` must begin the whole conversation. What lies between
+   is what the assistant said, with the token that ends its turn, which the model must learn. A template that renders
+   a turn differently once later turns follow fails the check, and is refused. Both borders must lie between tokens
+   of the whole conversation; where a reply begins with white space that merges with the header, the conversation is
+   tokenised piece by piece, which is how it comes about when the model speaks, and the row is marked as `merged`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from trl.data.formats import Message, Where, is_conversational
 from trl.errors import DataError
@@ -92,10 +93,17 @@ def encode_chats(tokenizer: PreTrainedTokenizerBase, chats: Sequence[Chat]) -> l
     return encode(tokenizer, [chat.render(tokenizer) for chat in chats])
 
 
-def encode_chats_with_assistant_mask(
-    tokenizer: PreTrainedTokenizerBase, chats: Sequence[Chat]
-) -> list[tuple[list[int], list[int]]]:
-    """Token ids of the whole conversations, and 1 for each token that the assistant said, else 0.
+class Said(NamedTuple):
+    """Token ids of a conversation; `mask` is 1 for each token that the assistant said, else 0."""
+
+    ids: list[int]
+    mask: list[int]
+    merged: bool = False
+    """The whole text has a token that lies across a border of a turn, so it was tokenised piece by piece."""
+
+
+def encode_chats_with_assistant_mask(tokenizer: PreTrainedTokenizerBase, chats: Sequence[Chat]) -> list[Said]:
+    """Token ids of the whole conversations, and what of them the assistant said.
 
     Raises:
         DataError: the template has no marks and a turn cannot be located exactly.
@@ -105,45 +113,55 @@ def encode_chats_with_assistant_mask(
     whole = [chat.render(tokenizer) for chat in chats]
     turns = [_assistant_turns(tokenizer, chat, text) for chat, text in zip(chats, whole)]
     cuts = [[cut for turn in row for cut in (turn.start, turn.end)] for row in turns]
-    encoded = encode(tokenizer, whole)
-    borders = _token_borders(tokenizer, whole, encoded, cuts)
     special = special_ids(tokenizer)
     result = []
-    for chat, ids, row, at in zip(chats, encoded, turns, borders):
-        mask = [0] * len(ids)
-        for turn, start, end in zip(row, at[::2], at[1::2]):
-            if start is None or end is None:
-                side = "start" if start is None else "end"
-                raise _refusal(chat, turn.index, f"a token lies across its {side}: its tokens cannot be told apart")
-            end = _without_trailing_space(tokenizer, ids, start, end, special)
+    for chat, row, cut in zip(chats, turns, _cut_by_tokens(tokenizer, whole, cuts)):
+        if cut is None:
+            raise _refusal(chat, row[0].index, "a token lies across its border, and the pieces give another text")
+        mask = [0] * len(cut.ids)
+        for start, end in zip(cut.at[::2], cut.at[1::2]):
+            end = _without_trailing_space(tokenizer, cut.ids, start, end, special)
             mask[start:end] = [1] * (end - start)
-        result.append((ids, mask))
+        result.append(Said(cut.ids, mask, cut.merged))
     return result
 
 
-def _token_borders(
-    tokenizer: PreTrainedTokenizerBase, texts: list[str], encoded: list[list[int]], cuts: list[list[int]]
-) -> list[list[int | None]]:
-    """For every cut of a text (in characters, ascending) how many tokens lie before it; None where one lies across.
+class _Cut(NamedTuple):
+    """Tokens of a text, and how many lie before each cut."""
 
-    If the tokens of the pieces between the cuts, one after another, are those of the whole text, every cut lies
-    between two of them. Where that fails, be it that a tokenizer begins every text with a blank of its own, each cut
-    is tried alone: the tokens of the text before it must begin those of the whole.
+    ids: list[int]
+    at: list[int]
+    merged: bool = False
+
+
+def _cut_by_tokens(
+    tokenizer: PreTrainedTokenizerBase, texts: list[str], cuts: list[list[int]]
+) -> Iterator[_Cut | None]:
+    """Tokenise each text so that every cut (in characters, ascending) lies between two tokens; None: impossible.
+
+    If the tokens of the pieces between the cuts, one after another, are those of the whole text, there is nothing to
+    do. Where that fails, be it that a tokenizer begins every text with a blank of its own, each cut is tried alone:
+    the tokens of the text before it must begin those of the whole. Where that fails too, the pieces are taken as they
+    are, if together they still are the text.
     """
+    encoded = encode(tokenizer, texts)
     pieces = iter(encode(tokenizer, [text[a:b] for text, at in zip(texts, cuts) for a, b in pairwise([0, *at])]))
-    borders: list[list[int | None]] = []
     for text, ids, at in zip(texts, encoded, cuts):
         mine = [next(pieces) for _ in at]
         joined = [*chain.from_iterable(mine)]
         if joined == ids[: len(joined)]:
-            borders.append([*accumulate(map(len, mine))])
-        else:
-            starts = encode(tokenizer, [text[:cut] for cut in at])
-            borders.append([len(start) if start == ids[: len(start)] else None for start in starts])
-    return borders
+            yield _Cut(ids, [*accumulate(map(len, mine))])
+            continue
+        before = encode(tokenizer, [text[:cut] for cut in at])
+        if all(start == ids[: len(start)] for start in before):
+            yield _Cut(ids, [*map(len, before)])
+            continue
+        joined += encode(tokenizer, [text[at[-1] :]])[0]
+        same = tokenizer.decode(joined) == tokenizer.decode(ids)
+        yield _Cut(joined, [*accumulate(map(len, mine))], merged=True) if same else None
 
 
-def _marked(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> tuple[list[int], list[int]]:
+def _marked(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> Said:
     try:
         encoded: Any = tokenizer.apply_chat_template(
             chat.messages,
@@ -155,7 +173,7 @@ def _marked(tokenizer: PreTrainedTokenizerBase, chat: Chat) -> tuple[list[int], 
         )
     except Exception as error:
         raise chat.template_error(tokenizer, error) from None
-    return encoded["input_ids"], encoded["assistant_masks"]
+    return Said(encoded["input_ids"], encoded["assistant_masks"])
 
 
 @dataclass(frozen=True)

@@ -341,8 +341,9 @@ def _report(notes: Mapping[Note, int], rows: int, options: PrepareOptions) -> li
         )
     if merged := notes.get(Note.BORDER_MERGED):
         report.append(
-            f"warning: in {merged:,} of {rows:,} rows the last token of the prompt would merge with the completion; "
-            "the two were tokenised apart, as they are when the model is used (end prompts without a trailing space)"
+            f"warning: in {merged:,} of {rows:,} rows white space merges what the model is given and what it says "
+            "into one token (a prompt that ends in a space, a reply that begins with one); the two were tokenised "
+            "apart, as they are when the model is used"
         )
     return report
 

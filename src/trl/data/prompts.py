@@ -57,7 +57,7 @@ class Note(IntFlag):
 
     TRUNCATED = 1
     BORDER_MERGED = 2
-    """Tokens of prompt and completion merge across their border: they were tokenised apart and joined."""
+    """Tokens merge across a border (prompt and completion, header and reply): tokenised apart and joined."""
     UNSUPERVISED = 4
     """No token is left to be learnt."""
 
@@ -218,15 +218,20 @@ def _conversations(
         raise _completion_needs_pair(places[0], "holds messages")
     chats = [_chat(row, where, options) for row, where in zip(rows, places)]
     if options.assistant_only_loss:
-        return [_Tokens(ids, mask) for ids, mask in encode_chats_with_assistant_mask(tokenizer, chats)]
+        return _said(tokenizer, chats)
     return [_Tokens(ids) for ids in encode_chats(tokenizer, chats)]
+
+
+def _said(tokenizer: PreTrainedTokenizerBase, chats: Sequence[Chat]) -> list[_Tokens]:
+    rows = encode_chats_with_assistant_mask(tokenizer, chats)
+    return [_Tokens(row.ids, row.mask, Note.BORDER_MERGED if row.merged else Note(0)) for row in rows]
 
 
 def _chat_pairs(rows: Rows, places: Places, tokenizer: PreTrainedTokenizerBase, options: RowOptions) -> list[_Tokens]:
     chats = [_chat(row, where, options) for row, where in zip(rows, places)]
     if options.completion_only_loss is False:
         if options.assistant_only_loss:
-            return [_Tokens(ids, mask) for ids, mask in encode_chats_with_assistant_mask(tokenizer, chats)]
+            return _said(tokenizer, chats)
         return [_Tokens(ids) for ids in encode_chats(tokenizer, chats)]
     wholes = [chat.render(tokenizer) for chat in chats]
     prompts = [prompt_text(tokenizer, chat, whole) for chat, whole in zip(chats, wholes)]
@@ -237,15 +242,16 @@ def _chat_pairs(rows: Rows, places: Places, tokenizer: PreTrainedTokenizerBase, 
             for prompt, rest, note in pairs
         ]
     result = []
-    said = encode_chats_with_assistant_mask(tokenizer, chats)
-    for where, (prompt, _, note), (ids, mask) in zip(places, pairs, said):
-        if note:
+    for where, (prompt, *_), row in zip(places, pairs, _said(tokenizer, chats)):
+        if list(row.ids[: len(prompt)]) != prompt:
             raise where.error(
                 "a token lies across the border of prompt and completion, so assistant_only_loss cannot be exact",
                 column="completion",
                 fix="set completion_only_loss=False or assistant_only_loss=False",
             )
-        result.append(_Tokens(ids, np.asarray(mask, dtype=bool) & (np.arange(len(ids)) >= len(prompt))))
+        assert row.mask is not None
+        mask = np.asarray(row.mask, dtype=bool) & (np.arange(len(row.ids)) >= len(prompt))
+        result.append(_Tokens(row.ids, mask, row.note))
     return result
 
 
