@@ -29,6 +29,8 @@ def fields():
         ("extras", {"dict", "str"}, "None", ""),
         ("pad", {"int", "str"}, "'auto'", ""),
         ("shape", {"str"}, "'cosine'", "The shape."),
+        ("mixed", {"bool", "str"}, "None", ""),
+        ("share", {"float"}, "0.2", "Up to 20% of it."),
         ("kind", {"str"}, "'x'", ""),
         ("members", {"list"}, "[]", "Several."),
     ],
@@ -43,6 +45,7 @@ def test_types_in_detail(fields):
     assert fields["level"].type.choices == (1, 2)
     assert fields["level"].type.optional
     assert not fields["mode"].type.optional
+    assert fields["mixed"].type.choices == ()
     assert fields["shape"].type.choices == ("cosine", "flat")
     assert fields["numbers"].type.item.kinds == {"float"}
     assert fields["members"].type.item_class == "MemberConfig"

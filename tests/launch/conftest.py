@@ -45,6 +45,11 @@ class Job:
     def wait_for_ranks(self, count: int) -> None:
         assert until(lambda: all((self.folder / f"rank{rank}").exists() for rank in range(count))), self.kill()
 
+    def wait_for_processes(self, count: int) -> None:
+        """Until the workers and what they start are there."""
+        self.wait_for_ranks(1)
+        assert until(lambda: len(job_processes(self.job_id)) == count), self.kill()
+
     def signal(self, signum: signal.Signals) -> float:
         self.process.send_signal(signum)
         return time.monotonic()

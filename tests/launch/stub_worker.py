@@ -35,7 +35,12 @@ def act(kind: str, text: str) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN if kind == "stubborn" else signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     if kind == "child":
-        subprocess.Popen([sys.executable, "-c", _CHILD], start_new_session=True)
+        subprocess.Popen(
+            [sys.executable, "-c", _CHILD],
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
     if kind == "flaky" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         raise ValueError("only at first")
 

@@ -92,8 +92,7 @@ def test_an_exit_code_of_a_worker(start_job):
 def test_a_signal_to_the_command_alone_ends_everything(start_job, signum, action):
     short = ("--shutdown_timeout", "1") if signum == signal.SIGINT else ()
     job = start_job(action, flags=("--nproc_per_node", "2", *short))
-    job.wait_for_ranks(2)
-    time.sleep(0.3)  # the children of the workers start
+    job.wait_for_processes(4 if action == "child" else 2)
     sent = job.signal(signum)
     code, lines = job.finish()
     assert time.monotonic() - sent < 10
@@ -126,7 +125,9 @@ def test_a_second_interrupt_kills_at_once(start_job):
 
 def test_a_signal_before_the_workers_exist(start_job):
     job = start_job("sleep")
-    time.sleep(0.4)  # torch is being imported
+    while "same as" not in job.process.stdout.readline():
+        pass
+    time.sleep(0.2)  # torch is being imported
     job.signal(signal.SIGTERM)
     code, lines = job.finish()
     assert code == 128 + signal.SIGTERM
@@ -136,8 +137,7 @@ def test_a_signal_before_the_workers_exist(start_job):
 
 def test_nothing_outlives_an_agent_that_is_killed(start_job):
     job = start_job("child")
-    job.wait_for_ranks(2)
-    time.sleep(0.3)
+    job.wait_for_processes(4)
     job.signal(signal.SIGKILL)
     code, _ = job.finish(10)
     assert code == -signal.SIGKILL
@@ -195,6 +195,7 @@ def test_no_second_set_of_processes(start_job, launcher, tmp_path):
         job = start_job("ok", flags=("--nproc_per_node", "4"), env={"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"})
         assert job.finish()[0] == 0
         assert job.seen(0)["pid"] == job.process.pid
+        assert job.seen(0)["TRL_JOB_ID"] is None  # its launcher looks after it
         return
     folder = tmp_path / "under"
     folder.mkdir()
@@ -214,8 +215,7 @@ def test_in_place(start_job):
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_in_place_nothing_is_left(start_job, signum):
     job = start_job("child", flags=())
-    job.wait_for_ranks(1)
-    time.sleep(0.3)
+    job.wait_for_processes(2)
     job.signal(signum)
     code, lines = job.finish(10)
     assert code == (128 + signum if signum == signal.SIGINT else -signum)

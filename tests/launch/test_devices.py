@@ -39,6 +39,7 @@ AMD_2 = {"kfd": (0, 0, 304, 304)}
         (NVIDIA_4, {"CUDA_VISIBLE_DEVICES": "2"}, 1),
         (NVIDIA_4, {"CUDA_VISIBLE_DEVICES": " 2, 3"}, 2),
         (NVIDIA_4, {"CUDA_VISIBLE_DEVICES": "0,7,1"}, 1),
+        (NVIDIA_4, {"CUDA_VISIBLE_DEVICES": "0,1,1"}, 0),
         (NVIDIA_4, {"CUDA_VISIBLE_DEVICES": "GPU-1a2b,MIG-3c4d"}, 2),
         (NVIDIA_4, {"HIP_VISIBLE_DEVICES": "0"}, 4),
         (NVIDIA_12, {"CUDA_VISIBLE_DEVICES": "10,11"}, 2),

@@ -89,9 +89,7 @@ def test_under_our_agent_only_the_file_is_written(source, action, tmp_path):
 @pytest.mark.parametrize("source", [WORKER, SCRIPT], ids=["worker", "script"])
 def test_under_torchrun_rank_0_has_the_word(source, tmp_path):
     action = 'raise DataError("bad row")'
-    begin = time.monotonic()
     assert run(source, action, tmp_path, **RANK_0)[2] == ["trl: bad row", f"  (rank 0 of 2 on {HOST})"]
-    assert time.monotonic() - begin < 1
     begin = time.monotonic()
     assert run(source, action, tmp_path, **RANK_1)[2] == ["trl: bad row", f"  (rank 1 of 2 on {HOST})"]
     assert time.monotonic() - begin > 1

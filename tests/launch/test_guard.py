@@ -55,7 +55,7 @@ def test_no_grace(start):
     begin = time.monotonic()
     end_job("c1")
     assert deaf.wait(5) == -signal.SIGKILL
-    assert time.monotonic() - begin < 1
+    assert time.monotonic() - begin < 3
 
 
 def test_never_the_caller(start):

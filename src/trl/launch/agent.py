@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import tempfile
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
@@ -30,14 +31,6 @@ if TYPE_CHECKING:
 # Seconds between the signal that ends the workers and SIGKILL, unless --shutdown_timeout says otherwise.
 GRACE = 5
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-
-
-class Stopped(BaseException):
-    """A signal arrived while torch was not listening for it. No `except Exception` of an import may swallow it."""
-
-    def __init__(self, signum: int):
-        self.sigval = signal.Signals(signum)
-        super().__init__(self.sigval.name)
 
 
 @dataclass
@@ -64,63 +57,64 @@ def run_agent(torchrun: Sequence[str], worker: Sequence[str], job_id: str) -> in
     """
     os.environ[JOB_VARIABLE] = job_id
     os.environ[AGENT_VARIABLE] = str(os.getpid())
-    for signum in _handled_signals():  # torch sets its own handlers once the workers run
-        signal.signal(signum, _stop)
     logs = tempfile.mkdtemp(prefix="trl-")
+
+    def exit_at_once(signum: int, frame: FrameType | None) -> NoReturn:
+        # torch sets its own handlers just before it starts the workers, so there are none yet. Raising would not do:
+        # an import or a destructor may swallow what is raised in it.
+        shutil.rmtree(logs, ignore_errors=True)
+        code, lines = _stopped(signal.Signals(signum))
+        _print_last(lines)
+        os._exit(code)
+
+    for signum in _handled_signals():
+        signal.signal(signum, exit_at_once)
     try:
         code, lines = _run(torchrun, worker, job_id, logs)
     finally:
-        # Now only this process is left to be asked to stop, and it is stopping.
-        for signum in _handled_signals():
-            signal.signal(signum, signal.SIG_IGN)
         end_job(job_id, grace=1.0)
         shutil.rmtree(logs, ignore_errors=True)
-    if lines:
-        sys.stdout.flush()
-        print("\n".join(lines), file=sys.stderr, flush=True)
+    _print_last(lines)
     return code
 
 
 def _run(torchrun: Sequence[str], worker: Sequence[str], job_id: str, logs: str) -> tuple[int, list[str]]:
-    try:
-        from torch.distributed import run as torch_run
-        from torch.distributed.elastic.multiprocessing import SignalException
-        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed import run as torch_run
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-        parser = torch_run.get_args_parser()
-        parser.error = _bad_flags  # type: ignore[method-assign]
-        args = parser.parse_args([*torchrun, "-m", *worker])
-        args.log_dir = args.log_dir or logs
-        grace = args.shutdown_timeout
-        if grace is None:
-            grace = int(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", GRACE))
-        args.shutdown_timeout = grace
-        if args.signals_to_handle == parser.get_default("signals_to_handle"):
-            args.signals_to_handle = ",".join(signum.name for signum in _handled_signals())
-        watch = _Watch(job_id, grace)
-    except Stopped as stop:
-        return _stopped(stop.sigval)
+    endpoint = ""
     try:
+        args = _parse(torch_run.get_args_parser(), torchrun, worker)
+        args.log_dir = args.log_dir or logs
+        endpoint = args.rdzv_endpoint
+        watch = _Watch(job_id, args.shutdown_timeout)
         with _watching(watch):
             torch_run.run(args)
         return 0, []
     except ChildFailedError as error:
         return _failed(error, watch)
-    except (SignalException, Stopped) as stop:
+    except SignalException as stop:
         return _stopped(stop.sigval)
     except TrlError as error:
         return error.exit_code, [f"trl: {error}"]
     except Exception as error:
-        return 1, _could_not_start(error, args.rdzv_endpoint)
+        return 1, _could_not_start(error, endpoint)
+
+
+def _parse(parser: ArgumentParser, torchrun: Sequence[str], worker: Sequence[str]) -> Namespace:
+    parser.error = _bad_flags  # type: ignore[method-assign]
+    args = parser.parse_args([*torchrun, "-m", *worker])
+    if args.shutdown_timeout is None:
+        args.shutdown_timeout = int(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", GRACE))
+    if args.signals_to_handle == parser.get_default("signals_to_handle"):
+        args.signals_to_handle = ",".join(signum.name for signum in _handled_signals())
+    return args
 
 
 def _handled_signals() -> list[signal.Signals]:
     """Signals that end the job; not SIGHUP under `nohup`, which means to outlive the terminal."""
     return [signum for signum in _SIGNALS if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN]
-
-
-def _stop(signum: int, frame: FrameType | None) -> None:
-    raise Stopped(signum)
 
 
 def _bad_flags(message: str) -> NoReturn:
@@ -163,6 +157,9 @@ def _watching(watch: _Watch) -> Iterator[None]:
     try:
         yield
     finally:
+        # Only this process is left to be asked to stop, and it is stopping.
+        for signum in _handled_signals():
+            signal.signal(signum, signal.SIG_IGN)
         PContext.close = close  # type: ignore[method-assign]
 
 
@@ -171,6 +168,12 @@ def _limit_logs(level: int) -> None:
     if "LOGLEVEL" not in os.environ:
         for handler in logging.getLogger("torch.distributed").handlers:
             handler.setLevel(level)
+
+
+def _print_last(lines: Sequence[str]) -> None:
+    if lines:
+        sys.stdout.flush()
+        print("\n".join(lines), file=sys.stderr, flush=True)
 
 
 def _stopped(sigval: signal.Signals) -> tuple[int, list[str]]:

@@ -65,7 +65,10 @@ def _has_simd(properties: Path) -> bool:
 
 
 def _visible(variable: str | None, present: int) -> int:
-    """How many of `present` devices a variable such as `0,2` leaves; like the driver, stop at the first bad entry."""
+    """How many of `present` devices a variable such as `0,2` leaves.
+
+    As in torch, entries after the first bad one do not count, and none counts if one is given twice.
+    """
     if variable is None:
         return present
     seen: set[str] = set()
@@ -73,8 +76,10 @@ def _visible(variable: str | None, present: int) -> int:
         name = item.strip()
         is_index = name.isdigit() and int(name) < present
         is_identifier = re.match(r"(GPU|MIG)-", name) is not None
-        if not (is_index or is_identifier) or name in seen:
+        if not (is_index or is_identifier):
             break
+        if name in seen:
+            return 0
         seen.add(name)
     return len(seen)
 
