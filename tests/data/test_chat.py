@@ -286,7 +286,7 @@ def test_clone_chat_template(tmp_path: Any) -> None:
     save_tiny(tmp_path, source, tiny_model(source))
     target = tiny_tokenizer(chat_template=None)
     target.eos_token = "<|endoftext|>"
-    model = tiny_model(target)
+    model = tiny_model(target, eos_token_id=0)
     before = model.get_input_embeddings().weight.detach().clone()
 
     model, target, added = clone_chat_template(model, target, str(tmp_path), resize_to_multiple_of=64)

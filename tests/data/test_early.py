@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from datasets import Dataset
@@ -67,6 +68,14 @@ def test_invalid_utf8(tmp_path: Path) -> None:
     broken = pa.ListArray.from_arrays(nested.offsets, pa.StringArray.from_buffers(3, *nested.values.buffers()[1:]))
     with pytest.raises(DataError, match=r"row 1 .*column 'parts': is not valid UTF-8"):
         check_early(Dataset(pa.table({"parts": broken})), "a.jsonl", None)
+
+
+def test_invalid_utf8_far_down() -> None:
+    data = np.frombuffer(b"a" * (N - 1) + b"\xff", dtype=np.uint8)
+    borders = pa.array(range(N + 1), pa.int32())
+    text = pa.StringArray.from_buffers(N, borders.buffers()[1], pa.py_buffer(data.tobytes()))
+    with pytest.raises(DataError, match=f"row {N - 1} .*column 'text': is not valid UTF-8"):
+        check_early(Dataset(pa.table({"text": text})), "a.jsonl", "text")
 
 
 def test_nothing_is_tokenised_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,8 @@ def test_files_that_only_begin_like_a_split(tmp_path: Path) -> None:
     write_rows(tmp_path / "trainee.jsonl")
     write_rows(tmp_path / "test.jsonl", [{"text": "t", "id": 4}])
     assert load_dataset_source(str(tmp_path))["text"][:] == ["a", "b"]
+    write_rows(tmp_path / "train.jsonl", [{"text": "c", "id": 3}])
+    assert load_dataset_source(str(tmp_path))["text"][:] == ["c"]
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -200,9 +202,19 @@ def test_a_hub_name_that_the_hub_refuses(monkeypatch: pytest.MonkeyPatch) -> Non
     assert caught.value.fix == "the splits found are 'train', 'test'"
 
 
-def test_settings_of_the_library_are_put_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("terminal", [False, True])
+def test_bars_only_on_a_terminal_and_settings_are_put_back(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
     import datasets
 
-    before = datasets.are_progress_bars_disabled(), datasets.logging.get_verbosity()
-    load_dataset_source(write_rows(tmp_path / "a.jsonl"))
-    assert (datasets.are_progress_bars_disabled(), datasets.logging.get_verbosity()) == before
+    datasets.enable_progress_bars()
+    level = datasets.logging.get_verbosity()
+    datasets.logging.set_verbosity(datasets.logging.INFO)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    try:
+        with sources.quiet():
+            assert datasets.are_progress_bars_disabled() is not terminal
+            assert datasets.logging.get_verbosity() == datasets.logging.CRITICAL
+        assert not datasets.are_progress_bars_disabled()
+        assert datasets.logging.get_verbosity() == datasets.logging.INFO
+    finally:
+        datasets.logging.set_verbosity(level)

@@ -62,9 +62,9 @@ def test_no_usable_column_and_no_rows_are_refused_at_once() -> None:
 
 
 def test_rows_without_anything_to_learn_are_counted() -> None:
-    rows = [{"input_ids": [5, 6], "labels": [-100, 6 if i % 2 else -100]} for i in range(8)]
+    rows = [{"input_ids": [5, 6], "labels": [-100, 6 if i % 2 else -100]} for i in range(12)]
     log: list[str] = []
-    assert [row["row"] for row in _stream(Dataset.from_list(rows).to_iterable_dataset(), log)] == [1, 3, 5, 7]
+    assert [row["row"] for row in _stream(Dataset.from_list(rows).to_iterable_dataset(), log)] == [1, 3, 5, 7, 9, 11]
     assert [line.split(" rows")[0] for line in log] == ["warning: 2 of the first 4", "warning: 4 of the first 8"]
 
 
