@@ -16,6 +16,7 @@ from dataclasses import fields
 from typing import Any, NoReturn
 
 from transformers import HfArgumentParser
+from transformers.hf_argparser import string_to_bool
 
 from ..errors import ConfigError
 from ..launch.config_file import ConfigFile, find_config, read_config
@@ -38,6 +39,10 @@ class TrlParser(HfArgumentParser):
         if doubled:
             raise ConfigError(f"two of {', '.join(t.__name__ for t in types)} have a field {', '.join(doubled)}")
         super().__init__(types, **kwargs)  # type: ignore[arg-type]
+        for action in self._actions:
+            if action.type is string_to_bool and action.nargs is None:
+                # `bool | None`: the bare switch means true, as it does for `bool`.
+                action.nargs, action.const = "?", True
 
     def error(self, message: str) -> NoReturn:
         """Called by argparse: a value of the wrong type, something missing."""

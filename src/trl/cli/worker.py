@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import ConfigError, DataError
+from ..launch.environment import read_process_info
 from ..launch.failure import record_failures
 
 
@@ -24,6 +25,7 @@ def main(argv: list[str]) -> int:
     """
     with record_failures():
         name, *words = argv
+        quiet_bars()
         COMMANDS[name](words)
     return 0
 
@@ -47,6 +49,14 @@ def sft(words: list[str]) -> None:
         peft_config=get_peft_config(model),
     )
     run(trainer)
+
+
+def quiet_bars() -> None:
+    """Bars of transformers (loading, saving) only where someone sees them move, and once for a node."""
+    from transformers.utils import logging
+
+    if read_process_info().local_rank or not sys.stderr.isatty():
+        logging.disable_progress_bar()
 
 
 def parse(types: tuple[type, ...], words: list[str]) -> tuple[Any, ...]:

@@ -45,7 +45,7 @@ class SFTConfig(TrainerConfig):
     eos_token: str | None = None
     """Token that ends a text; by default the tokenizer's."""
     max_length: int | None = 1024
-    """Longest row in tokens; longer ones are truncated. With packing, the length of a packed row. Empty for no
+    """Longest row in tokens; longer ones are truncated. With packing, the length of a packed row. `null` in YAML sets no
     limit."""
     truncation_mode: str = "keep_start"
     """Which end of a long row is kept: keep_start or keep_end."""
