@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from ..layout.deal import deal, microbatch_of
@@ -141,5 +140,8 @@ def is_stream(rows: Any) -> bool:
     return isinstance(rows, IterableDataset) or not hasattr(rows, "__getitem__")
 
 
-def device_of(batch: dict[str, Any]) -> torch.device:
-    return next(v.device for v in batch.values() if isinstance(v, torch.Tensor))
+def fingerprint_of(rows: Any) -> str | None:
+    """What identifies prepared rows from one launch to the next; None for rows of the user's own making."""
+    prepared = {"row", "length"} <= set(getattr(rows, "column_names", None) or [])
+    fingerprint = getattr(rows, "_fingerprint", None) if prepared else None
+    return None if fingerprint is None or fingerprint.startswith("private-") else fingerprint

@@ -32,7 +32,16 @@ from .algorithm import Algorithm, MetricSums
 from .config import TrainerConfig
 from .console import ConsoleCallback
 from .evaluation import evaluate_rows
-from .loader import DealtStream, Indexed, MicrobatchSampler, StepLoader, is_stream, lengths_of, row_length
+from .loader import (
+    DealtStream,
+    Indexed,
+    MicrobatchSampler,
+    StepLoader,
+    fingerprint_of,
+    is_stream,
+    lengths_of,
+    row_length,
+)
 from .throughput import Throughput
 
 CONTRACT_FILE = "contract.json"
@@ -294,7 +303,7 @@ class ContractTrainer(transformers.Trainer):
             "global_batch_size": args.plan.global_batch_size,
             "seed": args.seed if args.data_seed is None else args.data_seed,
             "rows": None if is_stream(self.train_dataset) else len(self.train_dataset),
-            "data": getattr(self.train_dataset, "_fingerprint", None),
+            "data": fingerprint_of(self.train_dataset),
             "train_sampling_strategy": args.train_sampling_strategy,
         }
 
