@@ -63,6 +63,17 @@ def test_workers_give_the_same_rows(tmp_path: Path) -> None:
     assert one[:] == two[:]
 
 
+def test_workers_do_not_use_the_tokenizers_threads(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
+    TOK(["a"] * 100)  # threads have been used, which the library complains about after a fork
+    seen = _prepare(_text(60), tmp_path, num_proc=2, formatting_func=lambda _: os.environ["TOKENIZERS_PARALLELISM"])
+    assert set(TOK.batch_decode(seen["input_ids"][:])) == {"false<|im_end|>"}
+    assert "TOKENIZERS_PARALLELISM" not in os.environ
+    assert "forked" not in capfd.readouterr().err
+
+
 def test_rows_without_anything_to_learn_are_counted_and_left_out(tmp_path: Path) -> None:
     data = Dataset.from_list(
         [{"prompt": "The answer" * (9 if i % 3 == 0 else 1), "completion": " is 42"} for i in range(9)]

@@ -39,6 +39,10 @@ def map_chunks(function: Callable[[range], Result], rows: int, num_proc: int, ch
         initargs=(function, os.getpid()),
     )
     waiting: deque[Future[Result]] = deque()
+    # Set before the fork: threads of the tokenizer would only compete with the other workers, do not survive a fork,
+    # and are complained about where the variable is unset.
+    threads = os.environ.get("TOKENIZERS_PARALLELISM")
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     try:
         for part in ranges:
             waiting.append(pool.submit(_call, part))  # type: ignore[arg-type]
@@ -54,13 +58,15 @@ def map_chunks(function: Callable[[range], Result], rows: int, num_proc: int, ch
         ) from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+        if threads is None:
+            del os.environ["TOKENIZERS_PARALLELISM"]
+        else:
+            os.environ["TOKENIZERS_PARALLELISM"] = threads
 
 
 def _start_worker(function: Callable[[range], object], parent: int) -> None:
     global _function
     _function = function
-    # Threads of the tokenizer would only compete with the other workers, and do not survive a fork.
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 
