@@ -8,6 +8,7 @@ A function that raises on any rank fails the test with that rank's traceback, an
 
 from __future__ import annotations
 
+import datetime
 import multiprocessing
 import os
 import pickle
@@ -30,14 +31,21 @@ class Pool:
         self._folder = tempfile.TemporaryDirectory()
         self._tasks = 0
 
-    def run(self, function: Callable[..., Any], ranks: int, timeout: float = 120, **arguments: Any) -> list[Any]:
-        """Call `function(**arguments)` on ranks 0..ranks-1 and return their results."""
+    def run(
+        self, function: Callable[..., Any], ranks: int, timeout: float = 120, patience: float = 60, **arguments: Any
+    ) -> list[Any]:
+        """Call `function(**arguments)` on ranks 0..ranks-1 and return their results.
+
+        Args:
+            timeout: seconds for all of it.
+            patience: seconds that a collective waits for its peers.
+        """
         while len(self._workers) < ranks:
             self._start_one()
         self._tasks += 1
         store = os.path.join(self._folder.name, f"store{self._tasks}")
         for rank in range(ranks):
-            self._workers[rank][1].send_bytes(pickle.dumps((function, arguments, rank, ranks, store)))
+            self._workers[rank][1].send_bytes(pickle.dumps((function, arguments, rank, ranks, store, patience)))
         deadline = time.monotonic() + timeout
         results: list[Any] = [None] * ranks
         waiting = set(range(ranks))
@@ -86,13 +94,13 @@ def _serve(pipe: Connection) -> None:
     clean = dict(os.environ)
     while True:
         try:
-            function, arguments, rank, ranks, store = pickle.loads(pipe.recv_bytes())
+            function, arguments, rank, ranks, store, patience = pickle.loads(pipe.recv_bytes())
         except EOFError:
             return
         os.environ.clear()
         os.environ.update(clean)
         try:
-            _join(rank, ranks, store)
+            _join(rank, ranks, store, patience)
             answer = (True, function(**arguments))
         except BaseException:
             answer = (False, traceback.format_exc())
@@ -100,7 +108,7 @@ def _serve(pipe: Connection) -> None:
         pipe.send_bytes(pickle.dumps(answer))
 
 
-def _join(rank: int, ranks: int, store: str) -> None:
+def _join(rank: int, ranks: int, store: str, patience: float) -> None:
     """The environment of a launcher, and a process group through a file: no port is needed."""
     import torch.distributed as dist
 
@@ -114,7 +122,13 @@ def _join(rank: int, ranks: int, store: str) -> None:
         MASTER_ADDR="localhost",
         MASTER_PORT="1",
     )
-    dist.init_process_group("gloo", store=dist.FileStore(store, ranks), rank=rank, world_size=ranks)
+    dist.init_process_group(
+        "gloo",
+        store=dist.FileStore(store, ranks),
+        rank=rank,
+        world_size=ranks,
+        timeout=datetime.timedelta(seconds=patience),
+    )
 
 
 def _leave() -> None:

@@ -37,7 +37,7 @@ def test_every_kind_of_row_trains(tiny_folder, config, kind):
 
 def test_the_loss_is_the_mean_over_supervised_tokens(tiny_folder, config):
     """Against the model's own logits, row by row: first step, before any update."""
-    rows = Dataset.from_list([{"prompt": "1+1=", "completion": "2"}, {"prompt": "what is 20+30? ", "completion": "50"}])
+    rows = Dataset.from_list([{"prompt": "1+1=", "completion": "2"}, {"prompt": "what is 20+30?", "completion": "50"}])
     trainer = SFTTrainer(tiny_folder, config(max_steps=1, global_batch_size=2), train_dataset=rows)
     model = copy.deepcopy(trainer.model)
     prepared = list(trainer.train_dataset)
@@ -213,10 +213,19 @@ def test_logged_numbers(tiny_folder, config, chats):
     trainer = SFTTrainer(tiny_folder, config(), train_dataset=chats)
     trainer.train()
     entry = trainer.state.log_history[0]
-    for name in (
-        "loss grad_norm learning_rate epoch mean_token_accuracy num_tokens tokens_per_second padding_share "
-        "tokens_per_second_per_device supervised_tokens_per_second peak_memory_gib"
-    ).split():
+    for name in [
+        "loss",
+        "grad_norm",
+        "learning_rate",
+        "epoch",
+        "mean_token_accuracy",
+        "num_tokens",
+        "tokens_per_second",
+        "padding_share",
+        "tokens_per_second_per_device",
+        "supervised_tokens_per_second",
+        "peak_memory_gib",
+    ]:
         assert name in entry, name
     assert entry["padding_share"] == 0.0  # documents lie end to end
     assert entry["tokens_per_second"] > entry["supervised_tokens_per_second"] > 0

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import datasets
 from datasets import Dataset, DatasetDict, IterableDataset
 
+from trl.data.origin import mark_origin
 from trl.data.scan import BUILDERS, explain_failure
 from trl.errors import DataError
 
@@ -49,6 +50,12 @@ def load_dataset_source(
     Raises:
         DataError: there is no such file, split or data set, or a file is broken: with its name and line.
     """
+    loaded = _load(name, config, split, streaming)
+    whole = not streaming and "[" not in split  # (a slice does not know where in the file it begins)
+    return mark_origin(loaded, [(name, len(loaded) if whole else 0)])
+
+
+def _load(name: str, config: str | None, split: str, streaming: bool) -> AnyDataset:
     path = Path(name).expanduser()
     if not path.exists():
         if _looks_like_a_path(name):
@@ -60,11 +67,23 @@ def load_dataset_source(
             fix="drop dataset_config, or name a data set on the hub",
         )
     if path.is_dir() and ((path / "state.json").exists() or (path / "dataset_dict.json").exists()):
-        return _load_saved(path, split, streaming)
+        return _called(_load_saved(path, split, streaming), name)
     files = _files_of_split(path, split) if path.is_dir() else [path]
     if path.is_file() and _base(split) != "train":
         raise _missing_split(str(path), split, ["train"], "a single file is the split 'train'")
-    return load_files(files, split, streaming)
+    return _called(load_files(files, split, streaming), str(files[0]) if len(files) == 1 else name)
+
+
+def _called(dataset: AnyDataset, name: str) -> AnyDataset:
+    """Keep the name of the file or folder with the rows, for messages about them."""
+    dataset.info.dataset_name = name
+    return dataset
+
+
+def source_name(dataset: AnyDataset, otherwise: str) -> str:
+    """What rows are called in messages: the file or folder they were loaded from, where that is known."""
+    name = getattr(getattr(dataset, "info", None), "dataset_name", None)
+    return name if name and ("/" in name or "." in name) else otherwise
 
 
 def load_dataset_dict(

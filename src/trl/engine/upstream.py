@@ -1,7 +1,8 @@
 """Every private name of another library that this package relies on, and why.
 
-Nothing here is guaranteed to stay: `tests/engine/test_upstream.py` fails where a name is gone, and where the package uses a
-private name that is not listed. Versions of these libraries are bounded in `pyproject.toml` because of this file.
+Nothing here is guaranteed to stay: `tests/engine/test_upstream.py` fails where a name is gone, and where the package
+uses a private name that is not listed. Versions of these libraries are bounded in `pyproject.toml` because of this
+file.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ..data.chat import clone_chat_template
 from ..data.collate import TokenCollator
 from ..data.prepare import PrepareOptions, prepare
+from ..data.sources import source_name
 from ..data.stream import prepare_stream
 from ..engine.algorithm import Loss
 from ..engine.config import TrainerConfig
@@ -45,8 +46,8 @@ class SFTConfig(TrainerConfig):
     eos_token: str | None = None
     """Token that ends a text; by default the tokenizer's."""
     max_length: int | None = 1024
-    """Longest row in tokens; longer ones are truncated. With packing, the length of a packed row. `null` in YAML sets no
-    limit."""
+    """Longest row in tokens; longer ones are truncated. With packing, the length of a packed row. `null` in YAML sets
+    no limit."""
     truncation_mode: str = "keep_start"
     """Which end of a long row is kept: keep_start or keep_end."""
     shuffle_dataset: bool = False
@@ -218,6 +219,7 @@ class _Rows:
             raise ConfigError(
                 f"dataset_kwargs has unknown keys: {', '.join(more)}", fix="only skip_prepare_dataset is known"
             )
+        source = source_name(rows, source)
         if args.shuffle_dataset:
             rows = rows.shuffle(seed=args.seed)
         options = PrepareOptions(
