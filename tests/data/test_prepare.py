@@ -143,7 +143,7 @@ def test_a_bad_row_is_named_and_nothing_stays_behind(tmp_path: Path, num_proc: i
     # a number among texts: the loader keeps it, and only the worker that comes to the row sees it
     path = write_rows(tmp_path / "a.jsonl", [{"text": 5 if i == 77 else "fine"} for i in range(100)])
     with pytest.raises(
-        DataError, match=r"a\.jsonl, row 77 \(counted from 0\), column 'text': is of type int, not text"
+        DataError, match=r"/a\.jsonl, row 77 \(counted from 0\), column 'text': is of type int, not text"
     ):
         _prepare(load_dataset_source(path), tmp_path / "cache", num_proc=num_proc)
     assert _folders(tmp_path / "cache") == []

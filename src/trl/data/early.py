@@ -6,7 +6,7 @@ suspicious are then checked properly; what needs Python to be seen is found when
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,10 +23,11 @@ SUSPECTS = 100
 """How many suspicious rows of a column are checked: a null may be allowed, where rows are of several kinds."""
 
 
-def check_early(dataset: Dataset, source: str, text_field: str | None) -> None:
+def check_early(dataset: Dataset, locate: Callable[[int], Where], text_field: str | None) -> None:
     """Raise for the first suspicious row that is malformed.
 
     Args:
+        locate: the place of a row, for messages.
         text_field: the text column; None where a function makes the text, and nulls are its business.
 
     Raises:
@@ -36,17 +37,17 @@ def check_early(dataset: Dataset, source: str, text_field: str | None) -> None:
     suspects: dict[str, list[int]] = {}
     for first in range(0, len(view), ROWS_AT_A_TIME):
         table = view[first : first + ROWS_AT_A_TIME]
-        _check_text(table, first, source)
+        _check_text(table, first, locate)
         if text_field is not None:
             for name in table.column_names:
                 found = suspects.setdefault(name, [])
                 if len(found) < SUSPECTS:
                     found.extend(first + row for row in _suspicious(table[name].combine_chunks())[:SUSPECTS])
     for row in sorted({row for rows in suspects.values() for row in rows}):
-        normalise_row(dataset[row], Where(source, row), text_field or "")
+        normalise_row(dataset[row], locate(row), text_field or "")
 
 
-def _check_text(table: pa.Table, first: int, source: str) -> None:
+def _check_text(table: pa.Table, first: int, locate: Callable[[int], Where]) -> None:
     try:
         table.validate(full=True)
         return
@@ -57,7 +58,7 @@ def _check_text(table: pa.Table, first: int, source: str) -> None:
             try:
                 value.as_py()
             except UnicodeDecodeError as error:
-                raise Where(source, first + row).error(
+                raise locate(first + row).error(
                     "is not valid UTF-8", column=name, why=str(error), fix="save the file as UTF-8"
                 ) from None
 

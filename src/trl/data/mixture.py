@@ -19,6 +19,7 @@ from datasets import (
     load_dataset,
 )
 
+from trl.data.origin import mark_origin, origin
 from trl.data.scan import BUILDERS
 from trl.data.sources import AnyDataset, innermost, load_dataset_source, load_files, load_hub, missing_path, quiet
 from trl.errors import ConfigError, DataError
@@ -106,10 +107,13 @@ def mix_datasets(mixture: DatasetMixtureConfig) -> AnyDataset:
     parts: list[Any] = [_load_entry(entry, mixture.streaming) for entry in mixture.datasets]
     if len(parts) == 1:
         return parts[0]
+    origins = [place for part in parts for place in origin(part)]
     try:
         if mixture.streaming:
-            return interleave_datasets(parts, stopping_strategy="all_exhausted_without_replacement")
-        return concatenate_datasets(parts)
+            mixed = interleave_datasets(parts, stopping_strategy="all_exhausted_without_replacement")
+        else:
+            mixed = concatenate_datasets(parts)
+        return mark_origin(mixed, origins)
     except Exception as error:
         raise DataError(
             "the data sets of the mixture do not fit together",
@@ -155,6 +159,12 @@ def _load_entry(entry: DatasetConfig, streaming: bool) -> AnyDataset:
 def _load_by_config(entry: DatasetConfig, streaming: bool) -> AnyDataset:
     if entry.data_files is None and entry.data_dir is None:
         return load_dataset_source(entry.path, config=entry.name, split=entry.split, streaming=streaming)
+    loaded = _load_by_files(entry, streaming)
+    name = f"{entry.path} {entry.data_files or entry.data_dir}"
+    return mark_origin(loaded, [(name, 0 if isinstance(loaded, IterableDataset) else len(loaded))])
+
+
+def _load_by_files(entry: DatasetConfig, streaming: bool) -> AnyDataset:
     if entry.path in BUILDERS.values() and isinstance(entry.data_files, str | list) and entry.data_dir is None:
         listed = [entry.data_files] if isinstance(entry.data_files, str) else entry.data_files
         files = [Path(path) for pattern in listed for path in sorted(glob.glob(pattern)) or [pattern]]

@@ -38,6 +38,7 @@ from trl.data.fingerprint import (
     tokenizer_fingerprint,
 )
 from trl.data.formats import Where, normalise_row, row_kind
+from trl.data.origin import locator, origin_name
 from trl.data.packing import Strategy, apply_plan, plan_packing
 from trl.data.prompts import Note, RowOptions, TokenRow, tokenize_rows
 from trl.data.workers import map_chunks
@@ -103,7 +104,7 @@ def prepare(
 
     Args:
         dataset: rows of any kind that `formats` knows.
-        source: what the data is called in messages.
+        source: what the data is called in messages, if it was not loaded by name (see `origin`).
         num_proc: worker processes; None or 1: this process alone.
         cache_dir: default_cache_dir() unless given. Processes that see the same folder share the work.
         log: takes lines for the user.
@@ -116,9 +117,10 @@ def prepare(
     Raises:
         DataError: a row is malformed, or no row has a token to learn, or the cache cannot be written.
     """
+    source = origin_name(dataset, source)
     check_columns(dataset.column_names, options, source)
     dataset = _needed_columns(dataset, options)
-    job = _Job(dataset, tokenizer, options, source, num_proc or 1, log)
+    job = _Job(dataset, tokenizer, options, source, locator(dataset, source), num_proc or 1, log)
     try:
         fingerprint = _fingerprint(dataset, tokenizer, options)
     except UnstableError as error:
@@ -230,13 +232,14 @@ class _Job(NamedTuple):
     tokenizer: PreTrainedTokenizerBase
     options: PrepareOptions
     source: str
+    locate: Callable[[int], Where]
     num_proc: int
     log: Log
 
     def build(self, folder: Path) -> Path:
         """Write `rows.arrow` and `prepared.json` into the folder."""
         check_early(
-            self.dataset, self.source, None if self.options.formatting_func else self.options.dataset_text_field
+            self.dataset, self.locate, None if self.options.formatting_func else self.options.dataset_text_field
         )
         notes: Counter[Note] = Counter()
         tokens = folder / ("tokens.arrow" if self.options.packing else "rows.arrow")
@@ -268,7 +271,7 @@ class _Job(NamedTuple):
     def _tokenize(self, rows: range) -> _Chunk:
         columns = self.dataset[rows.start : rows.stop]
         examples = [dict(zip(columns, values)) for values in zip(*columns.values())]
-        places = [Where(self.source, row) for row in rows]
+        places = [self.locate(row) for row in rows]
         tokenised = tokenize_rows(examples, places, self.tokenizer, self.options.rows)
         kept = [(row, tokens) for row, tokens in zip(rows, tokenised) if Note.UNSUPERVISED not in tokens.note]
         notes = Counter(note for tokens in tokenised for note in tokens.note)

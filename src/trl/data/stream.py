@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from datasets import IterableDataset
 
 from trl.data.formats import Where
+from trl.data.origin import origin_name
 from trl.data.packing import pack
 from trl.data.prepare import Log, PrepareOptions, check_columns
 from trl.data.prompts import Note, tokenize_rows
@@ -32,6 +33,7 @@ def prepare_stream(
 
     A malformed row raises when it is reached. With packing, `batch_size` rows are packed together.
     """
+    source = origin_name(dataset, source)
     first = next(iter(dataset.take(1)), None)
     if first is None:
         raise DataError(f"{source} has no rows")
