@@ -113,6 +113,26 @@ def test_lora_trains_and_saves_an_adapter_only(tiny_folder, config, chats, tmp_p
     assert any(p.any() for n, p in again.named_parameters() if "lora_B" in n)
 
 
+@pytest.mark.parametrize("bits", ["load_in_4bit", "load_in_8bit"])
+def test_an_adapter_on_a_quantised_base(tiny_folder, config, chats, bits):
+    pytest.importorskip("bitsandbytes", reason="quantised weights need the package bitsandbytes")
+    from trl import ModelConfig, get_peft_config, get_quantization_config
+
+    model_config = ModelConfig(use_peft=True, **{bits: True})
+    trainer = SFTTrainer(
+        tiny_folder,
+        config(max_steps=4),
+        train_dataset=chats,
+        quantization_config=get_quantization_config(model_config),
+        peft_config=get_peft_config(model_config),
+    )
+    frozen = {n: p.detach().clone() for n, p in trainer.model.named_parameters() if not p.requires_grad}
+    assert any(p.dtype in (torch.uint8, torch.int8) for p in frozen.values())
+    trainer.train()
+    assert losses(trainer)[-1] < losses(trainer)[0]
+    assert all(torch.equal(p, frozen[n]) for n, p in trainer.model.named_parameters() if n in frozen)
+
+
 def test_a_model_object_a_tokenizer_and_callbacks(config, chats):
     class Count(TrainerCallback):
         steps = 0

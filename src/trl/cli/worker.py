@@ -6,6 +6,7 @@ python -m trl.cli.worker sft --model_name_or_path MODEL --dataset_name train.jso
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +26,7 @@ def main(argv: list[str]) -> int:
     """
     with record_failures():
         name, *words = argv
-        quiet_bars()
+        quiet_upstream()
         COMMANDS[name](words)
     return 0
 
@@ -51,9 +52,12 @@ def sft(words: list[str]) -> None:
     run(trainer)
 
 
-def quiet_bars() -> None:
-    """Bars of transformers (loading, saving) only where someone sees them move, and once for a node."""
+def quiet_upstream() -> None:
+    """Bars of transformers (loading, saving) only where someone sees them move, and once for a node; no warnings of
+    one library about the names that another uses."""
     from transformers.utils import logging
+
+    warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
 
     if read_process_info().local_rank or not sys.stderr.isatty():
         logging.disable_progress_bar()
