@@ -126,8 +126,29 @@ def test_packing(tmp_path: Path, strategy: str) -> None:
     assert rows["input_ids"][:] == expected[strategy]
     assert rows["labels"][:] == expected[strategy]
     assert [sum(lengths) for lengths in rows["seq_lengths"]] == rows["length"][:]
-    assert any("packed 4 rows into 3 of 6" in line for line in log)
+    assert any("packed 4 rows into 3 of 6 tokens" in line for line in log)
     assert any("1 of 4 rows were truncated" in line for line in log) == (strategy == "bfd")
+
+
+def test_packing_leaves_no_spool(tmp_path: Path) -> None:
+    _prepare(_text(300), tmp_path, max_length=64, packing="bfd", num_proc=2)
+    [name] = _folders(tmp_path)
+    assert {p.name for p in (tmp_path / "prepared" / name).iterdir()} == {"rows.arrow", "prepared.json"}
+
+
+def test_packed_rows_that_all_lack_something_to_learn(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="none of the 2 rows"):
+        _prepare(Dataset.from_list([{"input_ids": [5, 6], "labels": [-100, -100]}] * 2), tmp_path, packing="bfd")
+
+
+def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(*_: Any, **__: Any) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr(prepare_module.FileLock, "acquire", no_locks)
+    with pytest.raises(DataError, match="cannot be written") as caught:
+        _prepare(_text(3), tmp_path)
+    assert caught.value.why == "its file system has no file locks"
 
 
 def test_packing_needs_a_length() -> None:

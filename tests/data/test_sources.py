@@ -107,9 +107,10 @@ def test_a_broken_test_split_is_not_a_missing_one(tmp_path: Path) -> None:
 )
 def test_a_broken_file_names_file_and_line(tmp_path: Path, name: str, content: bytes, problem: str) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError) as caught:
-        load_dataset_source(str(tmp_path / name))
-    assert caught.value.what == f"{tmp_path}/{problem}"
+    for streaming in (False, True):
+        with pytest.raises(DataError) as caught:
+            load_dataset_source(str(tmp_path / name), streaming=streaming)
+        assert caught.value.what == f"{tmp_path}/{problem}"
 
 
 def test_the_broken_one_of_several_files(tmp_path: Path) -> None:

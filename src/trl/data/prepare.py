@@ -18,8 +18,9 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -208,6 +209,8 @@ def _waiting_lock(path: Path, log: Log) -> Iterator[None]:
         try:
             lock.acquire(timeout=WAIT_SECONDS)
             break
+        except NotImplementedError:  # of the lock
+            raise OSError("its file system has no file locks") from None
         except Timeout:
             log(f"waiting for another process to prepare the data ({time.monotonic() - started:.0f} s so far)")
     try:
@@ -242,22 +245,25 @@ class _Job(NamedTuple):
             self.dataset, self.locate, None if self.options.formatting_func else self.options.dataset_text_field
         )
         notes: Counter[Note] = Counter()
-        tokens = folder / ("tokens.arrow" if self.options.packing else "rows.arrow")
+        packing, limit = self.options.packing, self.options.max_length
         with _Progress(len(self.dataset), f"preparing {self.source}", self.log) as progress:
-            _write(tokens, self._chunks(notes, progress))
-        table = _read(tokens)
-        if not len(table):
+            chunks = self._chunks(notes, progress)
+            if packing is None:
+                kept = _write(folder / "rows.arrow", chunks)
+            else:
+                table = _spool(folder, chunks)
+                kept = len(table)
+        if not kept:
             raise self._nothing_to_learn()
         report = _report(notes, len(self.dataset), self.options)
-        if self.options.packing:
-            assert self.options.max_length is not None
-            plan = plan_packing(table["length"].to_numpy(), self.options.max_length, self.options.packing)
+        if packing is not None:
+            assert limit is not None
+            plan = plan_packing(table["length"].to_numpy(), limit, packing)
             _write(folder / "rows.arrow", apply_plan(table, plan))
-            tokens.unlink()
-            fill = plan.length.sum() / (len(plan) * self.options.max_length)
-            report.append(
-                f"packed {len(table):,} rows into {len(plan):,} of {self.options.max_length} ({fill:.1%} full)"
-            )
+            for spool in folder.glob("*.spool"):
+                spool.unlink()
+            fill = plan.length.sum() / (len(plan) * limit)
+            report.append(f"packed {kept:,} rows into {len(plan):,} of {limit} tokens ({fill:.1%} full)")
         facts = {"source": self.source, "rows": len(self.dataset), "report": report}
         _write_text(folder / "prepared.json", json.dumps(facts, indent=1))
         return folder
@@ -310,15 +316,39 @@ def _table(rows: list[int], tokens: list[TokenRow]) -> pa.Table:
     return pa.table([*lists, pa.array(lengths), pa.array(rows, pa.int64())], schema=SCHEMA)
 
 
-def _write(path: Path, tables: Iterator[pa.Table]) -> None:
+def _write(path: Path, tables: Iterator[pa.Table]) -> int:
+    """Write tables to an Arrow stream; returns the number of rows."""
+    rows = 0
     with path.open("wb") as file:
         first = next(tables, SCHEMA.empty_table())
         with pa.ipc.new_stream(file, first.schema) as stream:
-            stream.write_table(first)
-            for table in tables:
+            for table in chain([first], tables):
                 stream.write_table(table)
+                rows += len(table)
         file.flush()
         os.fsync(file.fileno())  # the rename must not come to the disk before the content
+    return rows
+
+
+def _spool(folder: Path, tables: Iterator[pa.Table]) -> pa.Table:
+    """One table of all. Its tokens lie in files: packing takes documents from everywhere, and memory may not do."""
+    names = ("input_ids", "labels")
+    lengths, rows = [np.empty(0, dtype=np.int32)], [np.empty(0, dtype=np.int64)]
+    with ExitStack() as files:
+        spools = {name: files.enter_context((folder / f"{name}.spool").open("wb")) for name in names}
+        for table in tables:
+            for name, file in spools.items():
+                for chunk in table[name].chunks:
+                    file.write(chunk.flatten().to_numpy())
+            lengths.append(table["length"].to_numpy())
+            rows.append(table["row"].to_numpy())
+    length = np.concatenate(lengths)
+    if not len(length):
+        return SCHEMA.empty_table()
+    borders = pa.array(np.concatenate([[0], np.cumsum(length, dtype=np.int64)]))
+    flat = [np.memmap(folder / f"{name}.spool", dtype=np.int32, mode="r") for name in names]
+    lists = [pa.LargeListArray.from_arrays(borders, pa.array(values)) for values in flat]
+    return pa.table([*lists, pa.array(length), pa.array(np.concatenate(rows))], names=SCHEMA.names)
 
 
 def _write_text(path: Path, text: str) -> None:
@@ -326,10 +356,6 @@ def _write_text(path: Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _read(path: Path) -> pa.Table:
-    return pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
 
 
 def _report(notes: Mapping[Note, int], rows: int, options: PrepareOptions) -> list[str]:

@@ -201,12 +201,11 @@ def load_files(files: Sequence[Path], split: str = "train", streaming: bool = Fa
     data_files = {_base(split): [glob.escape(str(file.resolve())) for file in files]}
     try:
         with quiet():
-            return cast(
-                AnyDataset,
-                datasets.load_dataset(
-                    BUILDERS[files[0].suffix.lower()], data_files=data_files, split=split, streaming=streaming
-                ),
-            )
+            kind = BUILDERS[files[0].suffix.lower()]
+            loaded = datasets.load_dataset(kind, data_files=data_files, split=split, streaming=streaming)
+            if streaming:
+                next(iter(loaded))  # a fault near the beginning shows now
+            return cast(AnyDataset, loaded)
     except Exception as error:
         raise explain_failure(files, error) from error
 
