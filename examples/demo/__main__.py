@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .convert import convert
 from .curve import draw, losses
-from .fetch import REASONING_GYM, SMOLLM2, fetch
+from .fetch import REASONING_GYM, SMOLLM2, FetchError, fetch
 from .sums import Row, answer_of, chain_sum, question_of, split, write_jsonl
 
 CACHE = Path(".demo")
@@ -93,4 +93,9 @@ def show(
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except FetchError as error:
+        sys.exit(f"demo: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)

