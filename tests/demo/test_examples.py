@@ -30,7 +30,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def run(folder: Path, *command: str | Path) -> None:
-    environment = {**os.environ, "HF_DATASETS_CACHE": str(folder / "cache")}
+    environment = {**os.environ, "HF_DATASETS_CACHE": str(folder / "cache"), "CUDA_VISIBLE_DEVICES": ""}
     words = [str(word) for word in command]
     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout}\n{done.stderr}"
