@@ -296,6 +296,18 @@ def test_lines_where_there_is_no_terminal(tmp_path: Path, monkeypatch: pytest.Mo
     assert log[-1].startswith("preparing a.jsonl: 40 of 40 rows, ")
 
 
+def test_a_bar_where_there_is_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(prepare_module._Progress, "SECONDS", 0.0)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    log: list[str] = []
+    _prepare(_text(40), tmp_path, log)
+    assert log == []
+    assert "preparing a.jsonl" in capsys.readouterr().err
+
+
 # ---------------------------------------------------------------------------------------- processes of their own
 
 SCRIPT = """
