@@ -65,9 +65,9 @@ def test_rows_of_a_mixture(tmp_path: Path) -> None:
 def test_rows_that_cannot_be_matched_count_as_they_are(tmp_path: Path, change: Any) -> None:
     name = _file(tmp_path / "a.jsonl", 9)
     place = locator(change(load_dataset_source(name)), "given")(2)
-    assert (place.source, place.row) == (name, 2)
+    assert (place.source, place.row) == (f"rows taken from {name}", 2)
     place = locator(load_dataset_source(name, split="train[4:]"), "given")(2)
-    assert (place.source, place.row) == (name, 2)
+    assert (place.source, place.row) == (f"rows taken from {name}", 2)
 
 
 def test_data_sets_of_others() -> None:
@@ -75,8 +75,15 @@ def test_data_sets_of_others() -> None:
     assert (locator(data, "given")(1).source, locator(data, "given")(1).row) == ("given", 1)
     data.info.description = "Somebody's words."
     assert origin_name(data, "given") == "given"
-    data.info.description = "[1, 2]"
-    assert origin_name(data, "given") == "given"
+    for words in ("5", "[1, 2]", '{"a": 1}'):
+        data.info.description = words
+        assert origin_name(data, "given") == "given"
+
+
+def test_a_file_without_a_usable_column_is_named(tmp_path: Path) -> None:
+    data = load_dataset_source(write_rows(tmp_path / "a.jsonl", [{"story": "a"}]))
+    with pytest.raises(DataError, match=r"/a\.jsonl, row 0"):
+        prepare(data, tiny_tokenizer(), PrepareOptions(), source="train_dataset", log=lambda _: None)
 
 
 def test_a_bad_row_of_a_shuffled_mixture_is_found_in_its_file(tmp_path: Path) -> None:

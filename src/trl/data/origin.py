@@ -49,8 +49,10 @@ def locator(dataset: Dataset, otherwise: str) -> Callable[[int], Where]:
     """A function from the number of a row to its place in the files."""
     parts = origin(dataset)
     ends = np.cumsum([rows for _, rows in parts])
-    if not parts or dataset.data.num_rows != ends[-1]:
-        name = origin_name(dataset, otherwise)
+    if not parts:
+        return lambda row: Where(otherwise, row)
+    if dataset.data.num_rows != ends[-1]:
+        name = f"rows taken from {origin_name(dataset, otherwise)}"
         return lambda row: Where(name, row)
     # a data set that was shuffled or selected from has the numbers of its rows in a table (None: all, in order)
     chosen: Any = getattr(dataset, "_indices", None)
