@@ -67,23 +67,11 @@ def _load(name: str, config: str | None, split: str, streaming: bool) -> AnyData
             fix="drop dataset_config, or name a data set on the hub",
         )
     if path.is_dir() and ((path / "state.json").exists() or (path / "dataset_dict.json").exists()):
-        return _called(_load_saved(path, split, streaming), name)
+        return _load_saved(path, split, streaming)
     files = _files_of_split(path, split) if path.is_dir() else [path]
     if path.is_file() and _base(split) != "train":
         raise _missing_split(str(path), split, ["train"], "a single file is the split 'train'")
-    return _called(load_files(files, split, streaming), str(files[0]) if len(files) == 1 else name)
-
-
-def _called(dataset: AnyDataset, name: str) -> AnyDataset:
-    """Keep the name of the file or folder with the rows, for messages about them."""
-    dataset.info.dataset_name = name
-    return dataset
-
-
-def source_name(dataset: AnyDataset, otherwise: str) -> str:
-    """What rows are called in messages: the file or folder they were loaded from, where that is known."""
-    name = getattr(getattr(dataset, "info", None), "dataset_name", None)
-    return name if name and ("/" in name or "." in name) else otherwise
+    return load_files(files, split, streaming)
 
 
 def load_dataset_dict(

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from ..data.chat import clone_chat_template
 from ..data.collate import TokenCollator
 from ..data.prepare import PrepareOptions, prepare
-from ..data.sources import source_name
 from ..data.stream import prepare_stream
 from ..engine.algorithm import Loss
 from ..engine.config import TrainerConfig
@@ -219,7 +218,6 @@ class _Rows:
             raise ConfigError(
                 f"dataset_kwargs has unknown keys: {', '.join(more)}", fix="only skip_prepare_dataset is known"
             )
-        source = source_name(rows, source)
         if args.shuffle_dataset:
             rows = rows.shuffle(seed=args.seed)
         options = PrepareOptions(
