@@ -112,10 +112,7 @@ def model_arguments(model: Any, config: Any) -> dict[str, Any]:
 
 def run(trainer: Any) -> None:
     """Train, evaluate at the end where asked, save."""
-    try:
-        trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
-    finally:
-        trainer.console.close()
+    trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
     trainer.save_model(trainer.args.output_dir)
     if trainer.args.push_to_hub:
         trainer.push_to_hub()

@@ -64,6 +64,13 @@ class MetricSums:
         self._sums.clear()
         return out
 
+    def copy(self) -> dict[str, Tensor]:
+        """What has been added since the last `take`, to `restore` later."""
+        return dict(self._sums)
+
+    def restore(self, sums: dict[str, Tensor]) -> None:
+        self._sums = dict(sums)
+
     @property
     def names(self) -> list[str]:
         return sorted(self._sums)

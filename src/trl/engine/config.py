@@ -51,6 +51,7 @@ class TrainerConfig(TrainingArguments):
     slow, and not on a CPU."""
 
     plan: BatchPlan = field(init=False, repr=False)
+    cut_to_fit: bool = field(init=False, default=False, repr=False)
 
     _VALID_DICT_FIELDS = [*TrainingArguments._VALID_DICT_FIELDS, "model_init_kwargs"]  # noqa: RUF012
 
@@ -63,6 +64,8 @@ class TrainerConfig(TrainingArguments):
         self._choose_device_and_precision()
         if self.activation_checkpointing is None:
             self.activation_checkpointing = self.gradient_checkpointing
+        # transformers would restart the whole loop with a smaller batch; here the step alone is run again.
+        self.cut_to_fit, self.auto_find_batch_size = self.auto_find_batch_size or self.cut_to_fit, False
         self.activation_checkpointing_kwargs = self._checkpointing_kwargs()
         if self.ddp_find_unused_parameters is None:
             self.ddp_find_unused_parameters = (
@@ -122,7 +125,6 @@ class TrainerConfig(TrainingArguments):
             "fsdp": self.fsdp,
             "deepspeed": self.deepspeed,
             "parallelism_config": self.parallelism_config,
-            "auto_find_batch_size": self.auto_find_batch_size,
         }
         for name, value in later.items():
             if value:

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from ..layout.deal import deal, microbatch_of
 from ..layout.order import Order
 from ..layout.plan import BatchPlan
+from ..layout.seeds import row_hash
 
 Collate = Callable[[Sequence[dict[str, Any]]], dict[str, Any]]
 
@@ -74,11 +76,9 @@ class DealtStream(IterableDataset):
     is not its own. A last step with fewer rows than G is yielded like any other.
     """
 
-    def __init__(
-        self, rows: Any, plan: BatchPlan, rank: int, collate: Collate, length: Callable[[Any], int], padded: bool
-    ):
-        self.rows, self.plan, self.rank, self.collate = rows, plan, rank, collate
-        self.length, self.padded = length, padded
+    def __init__(self, rows: Any, plan: BatchPlan, rank: int, collate: Collate, padded: bool):
+        self.rows, self.plan, self.rank, self.padded = rows, plan, rank, padded
+        self.collate = CountingCollate(collate)
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -87,24 +87,24 @@ class DealtStream(IterableDataset):
             self.rows.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        window: list[Any] = []
-        for row in self.rows:
-            window.append(row)
+        window: list[tuple[int, Any]] = []
+        for numbered in enumerate(self.rows):
+            window.append(numbered)
             if len(window) == self.plan.global_batch_size:
                 yield from self._deal(window)
                 window = []
         if window:
             yield from self._deal(window)
 
-    def _deal(self, window: list[Any]) -> Iterator[dict[str, Any]]:
-        cuts = deal(range(len(window)), [self.length(row) for row in window], self.plan, padded=self.padded)
+    def _deal(self, window: list[tuple[int, Any]]) -> Iterator[dict[str, Any]]:
+        cuts = deal(range(len(window)), [row_length(row) for _, row in window], self.plan, padded=self.padded)
         for a in range(self.plan.accumulation):
             cut = cuts[microbatch_of(self.rank, a, self.plan.data_ranks)]
             yield self.collate([window[i] for i in cut])
 
 
-class Indexed(Dataset):
-    """Any dataset with `__getitem__`, rows as dictionaries."""
+class Numbered(Dataset):
+    """Any dataset with `__getitem__`: number -> (number, row)."""
 
     def __init__(self, rows: Any):
         self.rows = rows
@@ -112,8 +112,25 @@ class Indexed(Dataset):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, index: int) -> Any:
-        return self.rows[index]
+    def __getitem__(self, number: int) -> tuple[int, Any]:
+        return number, self.rows[number]
+
+
+class CountingCollate:
+    """A collator that notes which rows went into a batch and how many tokens they have.
+
+    Adds `row_hash` (see `layout.seeds.row_hash`) and `tokens`, without padding, as int64 scalars.
+    """
+
+    def __init__(self, collate: Collate):
+        self.collate = collate
+
+    def __call__(self, numbered: Sequence[tuple[int, Any]]) -> dict[str, Any]:
+        rows = [row for _, row in numbered]
+        batch = dict(self.collate(rows))
+        batch["row_hash"] = torch.tensor(row_hash(number for number, _ in numbered))
+        batch["tokens"] = torch.tensor(sum(map(row_length, rows)))
+        return batch
 
 
 def row_length(row: Any) -> int:

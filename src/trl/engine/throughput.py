@@ -47,14 +47,13 @@ class Throughput:
 
     @staticmethod
     def counts(batches: list[dict[str, Any]]) -> Tensor:
-        """[3] float64: tokens, slots (tokens and padding) and supervised tokens of this rank's microbatches."""
-        totals = torch.zeros(3, dtype=torch.float64)
+        """[3] int64: tokens, slots (tokens and padding) and supervised tokens of this rank's microbatches."""
+        totals = torch.zeros(3, dtype=torch.int64)
         for batch in batches:
             ids, labels = batch.get("input_ids"), batch.get("shift_labels")
-            if ids is None:
-                continue
+            slots = 0 if ids is None else ids.numel()
             supervised = 0 if labels is None else int((labels != IGNORE).sum())
-            totals += torch.tensor([_real_tokens(batch), ids.numel(), supervised], dtype=torch.float64)
+            totals += torch.tensor([int(batch["tokens"]), slots, supervised])
         return totals
 
     def add(self, sums: Tensor) -> None:
@@ -79,17 +78,6 @@ class Throughput:
             "padding_share": 1 - tokens / slots if slots else 0.0,
             "peak_memory_gib": peak_memory_gib(self.device),
         }
-
-
-def _real_tokens(batch: dict[str, Any]) -> int:
-    """Tokens that are not padding. A lone pad token stands for a microbatch without rows."""
-    if "attention_mask" in batch:
-        tokens = int(batch["attention_mask"].sum())
-    elif "real_tokens" in batch:
-        tokens = int(batch["real_tokens"])
-    else:
-        tokens = batch["input_ids"].numel()
-    return 0 if batch["input_ids"].numel() == 1 else tokens
 
 
 def peak_memory_gib(device: torch.device) -> float:

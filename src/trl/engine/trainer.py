@@ -10,8 +10,10 @@ ranks' gradients are summed (`distributed.ddp`), so no factor depends on the num
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ import transformers
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from ..distributed.ddp import sum_gradients
+from ..distributed.ddp import reduce_gradients, sum_gradients
 from ..errors import ConfigError
 from ..layout.deal import microbatch_of
 from ..layout.order import Order
@@ -33,15 +35,17 @@ from .config import TrainerConfig
 from .console import ConsoleCallback
 from .evaluation import evaluate_rows
 from .loader import (
+    CountingCollate,
     DealtStream,
-    Indexed,
     MicrobatchSampler,
+    Numbered,
     StepLoader,
     fingerprint_of,
     is_stream,
     lengths_of,
-    row_length,
 )
+from .memory import Parts, documents_of, explained, split_batch
+from .record import RunRecord
 from .throughput import Throughput
 
 CONTRACT_FILE = "contract.json"
@@ -75,7 +79,9 @@ class ContractTrainer(transformers.Trainer):
         self.model_accepts_loss_kwargs = False
         self._metrics = MetricSums()
         self._throughput = Throughput(self.accelerator.device)
-        self._microbatch = 0
+        self._step: list[dict[str, Any]] = []
+        self._parts = Parts()
+        self._record: RunRecord | None = None
         self._install_console()
 
     # ---- which rows ----
@@ -85,15 +91,15 @@ class ContractTrainer(transformers.Trainer):
             raise ConfigError("there is nothing to train on", fix="pass train_dataset")
         plan, rank, padded = self.args.plan, self.args.process_index, self.layout == "padded"
         if is_stream(self.train_dataset):
-            stream = DealtStream(self.train_dataset, plan, rank, self.data_collator, row_length, padded)
+            stream = DealtStream(self.train_dataset, plan, rank, self.data_collator, padded)
             workers = {**self._worker_arguments(), "num_workers": min(1, self.args.dataloader_num_workers)}
             return StreamLoader(stream, batch_size=None, **workers)
         order = self._order(len(self.train_dataset))
         sampler = MicrobatchSampler(order, plan, rank, lengths_of(self.train_dataset), padded)
         return StepLoader(
-            Indexed(self.train_dataset),
+            Numbered(self.train_dataset),
             batch_sampler=sampler,
-            collate_fn=self.data_collator,
+            collate_fn=CountingCollate(self.data_collator),
             **self._worker_arguments(),
         )
 
@@ -128,16 +134,18 @@ class ContractTrainer(transformers.Trainer):
         """This rank's microbatches of a step, and the count of the algorithm's units over the whole global batch."""
         self._throughput.step_begins()
         batches = [batch for _, batch in zip(range(num_batches), epoch_iterator, strict=False)]
-        self._microbatch = 0
+        self._step = []
         if not batches:
             return batches, None
-        counts = self._throughput.counts([b if isinstance(b, dict) else dict(b) for b in batches])
-        units = torch.stack([self.algorithm.count(b) for b in batches]).sum().to(counts)
-        sums = self.sum_over_ranks(torch.cat([units[None], counts]).to(device))
-        self._throughput.add(sums[1:])
-        if sums[0] == 0:
+        units = torch.stack([self.algorithm.count(b) for b in batches]).sum().cpu()
+        rows = torch.stack([b["row_hash"] for b in batches]).sum()
+        counts = torch.cat([torch.stack([units, rows]), self._throughput.counts(batches)])
+        counts = self.sum_over_ranks(counts.to(device))
+        self._rows_read = counts[1]
+        self._throughput.add(counts[2:])
+        if counts[0] == 0:
             self._warn_unsupervised()
-        return batches, sums[0].clamp(min=1)
+        return batches, counts[0].clamp(min=1)
 
     def compute_loss(
         self,
@@ -149,18 +157,79 @@ class ContractTrainer(transformers.Trainer):
         """This rank's share of the step's loss."""
         if return_outputs or num_items_in_batch is None:
             raise RuntimeError("the loss of a microbatch has no meaning without the count over its global batch")
-        self._seed_microbatch()
         if self.compute_loss_func is not None:
             return self._users_loss(model, inputs, num_items_in_batch)
         loss = self.algorithm.loss(self.policy, model, inputs)
         self._metrics.add(loss.metrics)
         return loss.total / num_items_in_batch
 
-    def training_step(self, model: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
-        """A microbatch forward and backward. The loop logs the mean over ranks of what this returns, so the share is
-        multiplied by their number here, where no gradient depends on it."""
+    def training_step(  # type: ignore[override]
+        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Tensor | None = None
+    ) -> Tensor:
+        """Called by the loop for each microbatch; the whole step runs with its last one.
+
+        Returns:
+            the step's loss, the same on every rank, with its last microbatch, and 0 before.
+        """
+        self._step.append(inputs)
+        if not self.accelerator.sync_gradients:
+            return torch.zeros((), device=self.accelerator.device)
+        share = self._run_cut_to_fit(model, num_items_in_batch) if self.args.cut_to_fit else None
+        if share is None:
+            with explained():
+                share = self._run_step(model, num_items_in_batch)
+        self._step_loss = self.sum_over_ranks(share.detach().double().clone())
+        return self._step_loss
+
+    def _run_step(self, model: nn.Module, count: Tensor | None) -> Tensor:
+        """All microbatches; DDP sums gradients during the last backward pass."""
         sum_gradients(model)
-        return super().training_step(model, *args, **kwargs) * self.args.plan.data_ranks
+        total = torch.zeros((), device=self.accelerator.device)
+        for number, batch in enumerate(self._step):
+            last = number == len(self._step) - 1
+            with nullcontext() if last else self.accelerator.no_sync(model):
+                total = total + self._run_microbatch(model, batch, count, number)
+        return total
+
+    def _run_cut_to_fit(self, model: nn.Module, count: Tensor | None) -> Tensor:
+        """All microbatches, cut into parts until they fit on every rank; gradients are summed when all have run."""
+
+        def attempt(parts: int) -> Tensor:
+            total = torch.zeros((), device=self.accelerator.device)
+            with self.accelerator.no_sync(model):
+                for number, batch in enumerate(self._step):
+                    for part, piece in enumerate(split_batch(batch, parts)):
+                        total = total + self._run_microbatch(model, piece, count, number, part)
+            return total
+
+        def forget() -> None:
+            model.zero_grad()
+            self._metrics.restore(before)
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+
+        before = self._metrics.copy()
+        documents = max(documents_of(batch) for batch in self._step)
+        finest = int(self._max_over_ranks(torch.tensor(documents, device=self.accelerator.device)))
+        total = self._parts.run(
+            attempt,
+            lambda failed: bool(self._max_over_ranks(torch.tensor(int(failed), device=self.accelerator.device))),
+            forget,
+            finest,
+            self._say,
+        )
+        reduce_gradients(model)
+        return total
+
+    def _run_microbatch(
+        self, model: nn.Module, batch: dict[str, Any], count: Tensor | None, number: int, part: int = 0
+    ) -> Tensor:
+        """Forward and backward of one microbatch or a part of it. Dropout is a function of (seed, step, number of the
+        microbatch in the job): the same for any dealing to ranks."""
+        in_job = microbatch_of(self.args.process_index, number, self.args.plan.data_ranks)
+        index = (self.state.global_step, in_job) if part == 0 else (self.state.global_step, in_job, part)
+        torch.manual_seed(derive_seed(self.args.seed, "dropout", *index))
+        return super().training_step(model, batch, count)
 
     def _users_loss(self, model: nn.Module, inputs: dict[str, Any], count: Tensor | int) -> Tensor:
         """`compute_loss_func(outputs, labels, num_items_in_batch)` returns a sum divided by that number."""
@@ -168,16 +237,15 @@ class ContractTrainer(transformers.Trainer):
         assert self.compute_loss_func is not None
         return self.compute_loss_func(outputs, inputs["labels"], num_items_in_batch=count)
 
-    def _seed_microbatch(self) -> None:
-        """Dropout is a function of (seed, step, number of the microbatch): the same for any dealing to ranks."""
-        number = microbatch_of(self.args.process_index, self._microbatch, self.args.plan.data_ranks)
-        self._microbatch += 1
-        torch.manual_seed(derive_seed(self.args.seed, "dropout", self.state.global_step, number))
-
     def sum_over_ranks(self, values: Tensor) -> Tensor:
         if dist.is_initialized() and dist.get_world_size() > 1:
             dist.all_reduce(values)
         return values
+
+    def _max_over_ranks(self, value: Tensor) -> Tensor:
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            dist.all_reduce(value, op=dist.ReduceOp.MAX)
+        return value
 
     def _warn_unsupervised(self) -> None:
         rows = self.args.plan.global_batch_size
@@ -206,11 +274,14 @@ class ContractTrainer(transformers.Trainer):
         plan = BatchPlan(size * ranks, size, 1, ranks)
         rank, padded = self.args.process_index, self.layout == "padded"
         if is_stream(rows):
-            return StreamLoader(DealtStream(rows, plan, rank, self.data_collator, row_length, padded), batch_size=None)
+            return StreamLoader(DealtStream(rows, plan, rank, self.data_collator, padded), batch_size=None)
         order = Order(len(rows), plan.global_batch_size, seed=0, shuffle=False)
         sampler = MicrobatchSampler(order, plan, rank, lengths_of(rows), padded)
         return StepLoader(
-            Indexed(rows), batch_sampler=sampler, collate_fn=self.data_collator, **self._worker_arguments()
+            Numbered(rows),
+            batch_sampler=sampler,
+            collate_fn=CountingCollate(self.data_collator),
+            **self._worker_arguments(),
         )
 
     def evaluation_loop(
@@ -253,6 +324,27 @@ class ContractTrainer(transformers.Trainer):
         dist.all_gather_object(gathered, names)
         return sorted(set().union(*gathered))
 
+    def _maybe_log_save_evaluate(  # called by the loop at the end of every step, with what the step gave
+        self, tr_loss: Tensor, grad_norm: Any, *args: Any, learning_rate: float | None = None, **kwargs: Any
+    ) -> None:
+        if self.is_world_process_zero() and self.state.global_step:
+            self._note_step(grad_norm, learning_rate)
+        kwargs["learning_rate"] = learning_rate
+        super()._maybe_log_save_evaluate(tr_loss, grad_norm, *args, **kwargs)
+
+    def _note_step(self, grad_norm: Any, learning_rate: float | None) -> None:
+        if self._record is None:
+            run = {"arguments": self.args.to_dict(), "layout": dataclasses.asdict(self.args.plan)}
+            self._record = RunRecord(Path(self.args.output_dir or "."), run, self._initial_global_step)
+        entry = {
+            "epoch": self.state.epoch,
+            "loss": self._step_loss.item(),
+            "grad_norm": None if grad_norm is None else float(grad_norm),
+            "learning_rate": learning_rate,
+            "rows": f"{int(self._rows_read) % 2**64:016x}",
+        }
+        self._record.add(self.state.global_step, entry)
+
     def _say(self, text: str) -> None:
         if self.is_world_process_zero():
             print(text, flush=True)
@@ -276,7 +368,13 @@ class ContractTrainer(transformers.Trainer):
             resume_from_checkpoint = self._newest_checkpoint()
         if resume_from_checkpoint:
             self._check_contract(Path(str(resume_from_checkpoint)))
-        return super().train(resume_from_checkpoint=resume_from_checkpoint or None, **kwargs)
+        try:
+            return super().train(resume_from_checkpoint=resume_from_checkpoint or None, **kwargs)
+        finally:
+            self.console.close()
+            if self._record is not None:
+                self._record.close()
+                self._record = None
 
     def _newest_checkpoint(self) -> str:
         from transformers.trainer_utils import get_last_checkpoint

@@ -11,6 +11,8 @@ from __future__ import annotations
 PRIVATE_NAMES: dict[str, dict[str, str]] = {
     "transformers.trainer:Trainer": {
         "_prepare_inputs": "moves a batch to the device during evaluation",
+        "_maybe_log_save_evaluate": "overridden: every step is recorded with its loss and gradient norm",
+        "_initial_global_step": "the step that this call of train began at",
         "_save_checkpoint": "overridden: the position is saved with a checkpoint",
         "_get_output_dir": "the folder that checkpoints are written to",
     },

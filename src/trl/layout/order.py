@@ -14,18 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from .seeds import derive_seed
+from .seeds import derive_seed, mix64
 
 _ROUNDS = 6
-_MASK64 = (1 << 64) - 1
-
-
-def _mix(value: int, key: int) -> int:
-    """A 64-bit mixing function: two rounds of xor-shift and multiply (constants: Stafford's variant 13 of Murmur3)."""
-    value = (value + key) & _MASK64
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK64
-    return value ^ (value >> 31)
 
 
 @dataclass(frozen=True)
@@ -48,7 +39,7 @@ class Permutation:
         mask = (1 << bits) - 1
         left, right = value >> bits, value & mask
         for key in self._round_keys:
-            left, right = right, left ^ (_mix(right, key) & mask)
+            left, right = right, left ^ (mix64(right + key) & mask)
         return left << bits | right
 
     def __call__(self, position: int) -> int:

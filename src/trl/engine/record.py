@@ -1,0 +1,58 @@
+"""What a run did, step by step, in files that `trl diff` compares.
+
+`OUTPUT_DIR/run.json` holds the arguments and the layout, `OUTPUT_DIR/steps.jsonl` one line an optimizer step: loss,
+gradient norm, learning rate, and a hash of the rows that were read. The hash comes from the rows themselves, summed
+over ranks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+RUN_FILE = "run.json"
+STEPS_FILE = "steps.jsonl"
+
+
+class RunRecord:
+    """Writer of the two files; made on the first process only.
+
+    Args:
+        folder: the run's output folder.
+        first_step: steps up to this one are kept (a resumed run goes on in the same file), later ones are dropped.
+    """
+
+    def __init__(self, folder: Path, run: Mapping[str, Any], first_step: int):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / RUN_FILE).write_text(json.dumps(run, indent=1, default=str) + "\n")
+        kept = [line for line in read_steps(folder) if line["step"] <= first_step]
+        self._file: TextIO = (folder / STEPS_FILE).open("w", buffering=1)
+        for entry in kept:
+            self._write(entry)
+        self._last = first_step
+
+    def add(self, step: int, entry: Mapping[str, Any]) -> None:
+        """One optimizer step; repeated calls for the same step are ignored."""
+        if step > self._last:
+            self._write({"step": step, **entry})
+            self._last = step
+
+    def _write(self, entry: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(entry) + "\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_steps(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run's steps file; a last line that was cut off by a crash is left out."""
+    file = folder / STEPS_FILE
+    entries = []
+    for line in file.read_text().splitlines() if file.is_file() else []:
+        try:
+            entries.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return entries
