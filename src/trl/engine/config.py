@@ -71,6 +71,10 @@ class TrainerConfig(TrainingArguments):
             self.ddp_find_unused_parameters = (
                 False  # every parameter takes part in every loss, also in an empty microbatch
             )
+        if self.ddp_broadcast_buffers is None:
+            # Buffers of language models are constants, and a forward pass without collectives may fail on one rank
+            # alone: the step is then run again.
+            self.ddp_broadcast_buffers = False
         super().__post_init__()
         if self.world_size != process.world_size:
             raise ConfigError(
