@@ -79,7 +79,7 @@ def train(
         from peft import LoraConfig
 
         peft_config = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], lora_dropout=0.0)
-    resume = arguments.pop("resume", None)
+    resume, callbacks = arguments.pop("resume", None), arguments.pop("callbacks", None)
     torch.manual_seed(0)
     trainer = SFTTrainer(
         model=net,
@@ -88,6 +88,7 @@ def train(
         eval_dataset=token_rows(evaluate, seed=9) if evaluate else None,
         processing_class=tokenizer,
         peft_config=peft_config,
+        callbacks=callbacks,
     )
     start = _vector(trainer.model)
     trainer.train(resume_from_checkpoint=resume)

@@ -47,7 +47,14 @@ def test_the_trajectory_does_not_change(pool, where, attention):
     options = {"global_batch_size": 16, "model": {"attention": attention}}
     plain = pool.run(train, 2, **options)
     cut = pool.run(
-        train_short_of_memory, 2, where=where, limit=LIMIT, auto_find_batch_size=True, timeout=60, patience=15, **options
+        train_short_of_memory,
+        2,
+        where=where,
+        limit=LIMIT,
+        auto_find_batch_size=True,
+        timeout=60,
+        patience=15,
+        **options,
     )
     for run, reference in zip(cut, plain, strict=True):
         assert run.distance(reference) < (1e-6 if attention == "eager" else 1e-10)
@@ -58,9 +65,7 @@ def test_the_trajectory_does_not_change(pool, where, attention):
 
 def test_a_single_document_that_does_not_fit(pool):
     with pytest.raises(AssertionError, match="out of memory with a single document a microbatch"):
-        pool.run(
-            train_short_of_memory, 2, where="forward", limit=2, auto_find_batch_size=True, global_batch_size=16
-        )
+        pool.run(train_short_of_memory, 2, where="forward", limit=2, auto_find_batch_size=True, global_batch_size=16)
 
 
 def test_without_asking_the_error_says_what_to_do(pool):

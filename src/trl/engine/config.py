@@ -46,6 +46,9 @@ class TrainerConfig(TrainingArguments):
     """Processes that prepare the data."""
     activation_offloading: bool = False
     """Keep the activations between forward and backward pass in host memory instead of the accelerator's."""
+    drift_check_steps: int | None = None
+    """Compare the weights of all ranks every so many steps and stop where one differs; 0 for never. By default
+    whenever a checkpoint is saved."""
     pad_to_multiple_of: int | str | None = "auto"
     """Round the length of padded batches up to a multiple of this; "auto" rounds on accelerators, where odd shapes are
     slow, and not on a CPU."""

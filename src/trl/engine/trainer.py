@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from ..distributed.ddp import reduce_gradients, sum_gradients
+from ..distributed.drift import check_replicas
 from ..errors import ConfigError
 from ..layout.deal import microbatch_of
 from ..layout.order import Order
@@ -329,8 +330,15 @@ class ContractTrainer(transformers.Trainer):
     ) -> None:
         if self.is_world_process_zero() and self.state.global_step:
             self._note_step(grad_norm, learning_rate)
+        self._check_drift()
         kwargs["learning_rate"] = learning_rate
         super()._maybe_log_save_evaluate(tr_loss, grad_norm, *args, **kwargs)
+
+    def _check_drift(self) -> None:
+        every = self.args.drift_check_steps
+        due = self.control.should_save if every is None else every > 0 and self.state.global_step % every == 0
+        if due:
+            check_replicas(self.model.parameters(), self.state.global_step)
 
     def _note_step(self, grad_norm: Any, learning_rate: float | None) -> None:
         if self._record is None:
