@@ -76,3 +76,18 @@ COMMANDS: dict[str, Command] = {
         ),
     )
 }
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A command that trains nothing: `main(argv) -> exit code` of a module."""
+
+    name: str
+    summary: str
+    module: str
+
+
+TOOLS: dict[str, Tool] = {
+    tool.name: tool
+    for tool in (Tool("diff", "At which step two runs part, and what they were told differently.", "trl.cli.diff"),)
+}

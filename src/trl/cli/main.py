@@ -38,12 +38,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    from trl.cli.commands import COMMANDS
+    from importlib import import_module
+
+    from trl.cli.commands import COMMANDS, TOOLS
 
     if not words or words[0] in ("-h", "--help", "help"):
         print(_overview())
     elif words[0] in ("-V", "--version"):
         print(f"trl {_version()}")
+    elif words[0] in TOOLS:
+        return import_module(TOOLS[words[0]].module).main(words[1:])
     elif words[0] in COMMANDS:
         return _train(COMMANDS[words[0]], words[1:])
     else:
@@ -77,9 +81,10 @@ def _train(command: Command, argv: list[str]) -> int:
 
 
 def _overview() -> str:
-    from trl.cli.commands import COMMANDS
+    from trl.cli.commands import COMMANDS, TOOLS
 
-    commands = [f"  {command.name:<10}{command.summary}" for command in COMMANDS.values()]
+    summaries = [(c.name, c.summary) for c in COMMANDS.values()] + [(t.name, t.summary) for t in TOOLS.values()]
+    commands = [f"  {name:<10}{summary}" for name, summary in summaries]
     return "\n".join(
         [
             "usage: trl COMMAND [arguments]",
@@ -108,11 +113,12 @@ def _version() -> str:
 def _unknown_command(word: str) -> Exception:
     import difflib
 
-    from trl.cli.commands import COMMANDS
+    from trl.cli.commands import COMMANDS, TOOLS
     from trl.errors import ConfigError
 
-    near = difflib.get_close_matches(word, COMMANDS, n=1)
-    hint = f"did you mean `trl {near[0]}`?" if near else f"commands are: {', '.join(COMMANDS)}"
+    known = [*COMMANDS, *TOOLS]
+    near = difflib.get_close_matches(word, known, n=1)
+    hint = f"did you mean `trl {near[0]}`?" if near else f"commands are: {', '.join(known)}"
     return ConfigError(f"There is no command {word!r}.", fix=hint)
 
 
