@@ -90,6 +90,11 @@ class TrainerConfig(TrainingArguments):
             self._n_gpu = 1
 
     @property
+    def order_seed(self) -> int:
+        """The seed of the order of rows."""
+        return self.seed if self.data_seed is None else self.data_seed
+
+    @property
     def pad_to(self) -> int | None:
         """What batches are padded to a multiple of."""
         if self.pad_to_multiple_of == "auto":

@@ -103,6 +103,13 @@ class DealtStream(IterableDataset):
             yield self.collate([window[i] for i in cut])
 
 
+class StreamLoader(DataLoader):
+    """A DataLoader over `DealtStream`, without a length."""
+
+    def set_epoch(self, epoch: int) -> None:
+        self.dataset.set_epoch(epoch)  # type: ignore[attr-defined]
+
+
 class Numbered(Dataset):
     """Any dataset with `__getitem__`: number -> (number, row)."""
 

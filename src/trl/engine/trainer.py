@@ -11,7 +11,6 @@ ranks' gradients are summed (`distributed.ddp`), so no factor depends on the num
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -41,15 +40,14 @@ from .loader import (
     MicrobatchSampler,
     Numbered,
     StepLoader,
-    fingerprint_of,
+    StreamLoader,
     is_stream,
     lengths_of,
 )
 from .memory import Parts, documents_of, explained, split_batch
+from .position import check_contract, find_checkpoint, save_contract
 from .record import RunRecord
 from .throughput import Throughput
-
-CONTRACT_FILE = "contract.json"
 
 
 class ContractTrainer(transformers.Trainer):
@@ -90,42 +88,42 @@ class ContractTrainer(transformers.Trainer):
     def get_train_dataloader(self) -> DataLoader:
         if self.train_dataset is None:
             raise ConfigError("there is nothing to train on", fix="pass train_dataset")
-        plan, rank, padded = self.args.plan, self.args.process_index, self.layout == "padded"
-        if is_stream(self.train_dataset):
-            stream = DealtStream(self.train_dataset, plan, rank, self.data_collator, padded)
-            workers = {**self._worker_arguments(), "num_workers": min(1, self.args.dataloader_num_workers)}
-            return StreamLoader(stream, batch_size=None, **workers)
-        order = self._order(len(self.train_dataset))
-        sampler = MicrobatchSampler(order, plan, rank, lengths_of(self.train_dataset), padded)
-        return StepLoader(
-            Numbered(self.train_dataset),
-            batch_sampler=sampler,
-            collate_fn=CountingCollate(self.data_collator),
-            **self._worker_arguments(),
-        )
+        order = None if is_stream(self.train_dataset) else self._order(len(self.train_dataset))
+        return self._loader(self.train_dataset, self.args.plan, order)
 
     def _order(self, rows: int) -> Order:
         args = self.args
-        seed = args.seed if args.data_seed is None else args.data_seed
-        order = Order(rows, args.plan.global_batch_size, seed, shuffle=args.train_sampling_strategy == "random")
-        if args.dataloader_drop_last:
-            whole = rows - rows % order.global_batch_size
-            if whole == 0:
-                raise ConfigError(
-                    f"dataloader_drop_last leaves nothing of {rows} rows: a step has {order.global_batch_size}",
-                    fix="leave it out: a short last step is exact here",
-                )
-            order = Order(rows, order.global_batch_size, seed, order.shuffle, drop_last=True)
+        order = Order(
+            rows,
+            args.plan.global_batch_size,
+            args.order_seed,
+            shuffle=args.train_sampling_strategy == "random",
+            drop_last=args.dataloader_drop_last,
+        )
+        if order.steps_per_epoch == 0:
+            raise ConfigError(
+                f"dataloader_drop_last leaves nothing of {rows} rows: a step has {order.global_batch_size}",
+                fix="leave it out: a short last step is exact here",
+            )
         return order
 
-    def _worker_arguments(self) -> dict[str, Any]:
+    def _loader(self, rows: Any, plan: BatchPlan, order: Order | None) -> DataLoader:
+        """This rank's microbatches of `rows`; without an order, of a stream."""
         args = self.args
-        return {
+        workers: dict[str, Any] = {
             "num_workers": args.dataloader_num_workers,
             "pin_memory": args.dataloader_pin_memory,
             "persistent_workers": args.dataloader_persistent_workers,
             "prefetch_factor": args.dataloader_prefetch_factor,
         }
+        rank, padded = args.process_index, self.layout == "padded"
+        if order is None:
+            stream = DealtStream(rows, plan, rank, self.data_collator, padded)
+            return StreamLoader(stream, batch_size=None, **{**workers, "num_workers": min(1, workers["num_workers"])})
+        sampler = MicrobatchSampler(order, plan, rank, lengths_of(rows), padded)
+        return StepLoader(
+            Numbered(rows), batch_sampler=sampler, collate_fn=CountingCollate(self.data_collator), **workers
+        )
 
     # ---- the one denominator, and the one place that scales ----
 
@@ -273,17 +271,8 @@ class ContractTrainer(transformers.Trainer):
         """Rows in their own order, dealt so that each is read by one rank and every rank runs the same number."""
         ranks, size = self.args.plan.data_ranks, self.args.per_device_eval_batch_size
         plan = BatchPlan(size * ranks, size, 1, ranks)
-        rank, padded = self.args.process_index, self.layout == "padded"
-        if is_stream(rows):
-            return StreamLoader(DealtStream(rows, plan, rank, self.data_collator, padded), batch_size=None)
-        order = Order(len(rows), plan.global_batch_size, seed=0, shuffle=False)
-        sampler = MicrobatchSampler(order, plan, rank, lengths_of(rows), padded)
-        return StepLoader(
-            Numbered(rows),
-            batch_sampler=sampler,
-            collate_fn=CountingCollate(self.data_collator),
-            **self._worker_arguments(),
-        )
+        order = None if is_stream(rows) else Order(len(rows), plan.global_batch_size, seed=0, shuffle=False)
+        return self._loader(rows, plan, order)
 
     def evaluation_loop(
         self,
@@ -372,65 +361,20 @@ class ContractTrainer(transformers.Trainer):
     def train(  # type: ignore[override]
         self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any
     ) -> Any:
-        if resume_from_checkpoint is True:
-            resume_from_checkpoint = self._newest_checkpoint()
-        if resume_from_checkpoint:
-            self._check_contract(Path(str(resume_from_checkpoint)))
+        checkpoint = find_checkpoint(resume_from_checkpoint, self.args.output_dir)
+        if checkpoint is not None:
+            check_contract(Path(checkpoint), self.args, self.train_dataset)
         try:
-            return super().train(resume_from_checkpoint=resume_from_checkpoint or None, **kwargs)
+            return super().train(resume_from_checkpoint=checkpoint, **kwargs)
         finally:
             self.console.close()
             if self._record is not None:
                 self._record.close()
                 self._record = None
 
-    def _newest_checkpoint(self) -> str:
-        from transformers.trainer_utils import get_last_checkpoint
-
-        folder = self.args.output_dir
-        newest = get_last_checkpoint(folder) if folder and Path(folder).is_dir() else None
-        if newest is None:
-            raise ConfigError(
-                f"resume_from_checkpoint is set, but {folder} holds no checkpoint", fix="leave it out to start anew"
-            )
-        return newest
-
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         with self._throughput.paused():
             super()._save_checkpoint(model, trial)
             if self.args.should_save:
                 folder = Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}"
-                (folder / CONTRACT_FILE).write_text(json.dumps(self._contract(), indent=1))
-
-    def _contract(self) -> dict[str, Any]:
-        """What a resumed run must have in common with this one."""
-        args = self.args
-        return {
-            "global_batch_size": args.plan.global_batch_size,
-            "seed": args.seed if args.data_seed is None else args.data_seed,
-            "rows": None if is_stream(self.train_dataset) else len(self.train_dataset),
-            "data": fingerprint_of(self.train_dataset),
-            "train_sampling_strategy": args.train_sampling_strategy,
-        }
-
-    def _check_contract(self, folder: Path) -> None:
-        file = folder / CONTRACT_FILE
-        if not folder.is_dir():
-            raise ConfigError(f"there is no checkpoint at {folder}")
-        if not file.is_file():
-            return
-        saved, now = json.loads(file.read_text()), self._contract()
-        changed = [f"{k} was {saved.get(k)}, is {now[k]}" for k in now if saved.get(k) != now[k]]
-        if changed:
-            raise ConfigError(
-                f"{folder} belongs to another run: " + "; ".join(changed),
-                why="resuming would repeat some rows and leave out others",
-                fix="resume with the same values, or start a new run from its weights by --model_name_or_path",
-            )
-
-
-class StreamLoader(DataLoader):
-    """A DataLoader over `DealtStream`, without a length."""
-
-    def set_epoch(self, epoch: int) -> None:
-        self.dataset.set_epoch(epoch)  # type: ignore[attr-defined]
+                save_contract(folder, self.args, self.train_dataset)
