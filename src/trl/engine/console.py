@@ -17,19 +17,19 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from .config import TrainerConfig
 
-# What a line of progress shows, in this order: name in the logs -> how it reads.
+# What a line of progress shows, in this order: name in the logs -> how it reads. Short enough for 120 columns.
 _LINE = {
     "loss": lambda v: f"loss {v:.4f}",
     "eval_loss": lambda v: f"held-out loss {v:.4f}",
-    "mean_token_accuracy": lambda v: f"accuracy {v:.3f}",
-    "eval_mean_token_accuracy": lambda v: f"held-out accuracy {v:.3f}",
-    "grad_norm": lambda v: f"grad norm {v:.3g}",
-    "learning_rate": lambda v: f"lr {v:.2e}",
-    "tokens_per_second": lambda v: f"{v:,.0f} tokens/s",
+    "mean_token_accuracy": lambda v: f"acc {v:.3f}",
+    "eval_mean_token_accuracy": lambda v: f"held-out acc {v:.3f}",
+    "grad_norm": lambda v: f"grad {v:.3g}",
+    "learning_rate": lambda v: f"lr {v:.1e}",
+    "tokens_per_second": lambda v: f"{v:,.0f} tok/s",
     "tokens_per_second_per_device": lambda v: f"{v:,.0f}/device",
-    "supervised_tokens_per_second": lambda v: f"{v:,.0f} supervised/s",
-    "padding_share": lambda v: f"padding {v:.0%}",
-    "peak_memory_gib": lambda v: f"memory {v:.1f} GiB",
+    "supervised_tokens_per_second": lambda v: f"{v:,.0f} supervised",
+    "padding_share": lambda v: f"pad {v:.0%}",
+    "peak_memory_gib": lambda v: f"{v:.1f} GiB",
     "epoch": lambda v: f"epoch {v:.2f}",
 }
 
