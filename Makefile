@@ -10,7 +10,7 @@ INSTALL := $(RUN) -m pip install -qq --disable-pip-version-check --no-input --co
 # Two things at once on a busy machine: threads that spin while they wait would cost a factor of ten.
 TEST_ENVIRONMENT := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=0 HF_HUB_OFFLINE=1
 
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test layouts lint bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -21,6 +21,9 @@ demo: $(VENV)/.installed-demo  ## teach a real 135M chat model sums on two proce
 test: $(VENV)/.installed-dev  ## run the tests; ARGS=... goes to pytest
 	@echo "== tests: pytest $(ARGS)"
 	@$(TEST_ENVIRONMENT) $(RUN) -m pytest $(ARGS)
+
+layouts: $(VENV)/.installed-dev  ## prove that layouts give the same run, as a table
+	@$(TEST_ENVIRONMENT) $(RUN) -m tests.layouts
 
 lint: $(VENV)/.installed-dev  ## check format, style and types
 	@echo "== format: ruff format --check"

@@ -31,18 +31,32 @@ class Run:
         return [entry["loss"] for entry in self.logs]
 
 
-def token_rows(n: int = ROWS, seed: int = 0, longest: int = 60, supervised: bool = True) -> Any:
+def token_rows(n: int = ROWS, seed: int = 0, longest: int = 60, supervised: bool = True, shortest: int = 3) -> Any:
     """Rows of very different lengths, some tokens of each supervised, one row not at all."""
     from datasets import Dataset
 
     g = torch.Generator().manual_seed(seed)
     rows = []
     for i in range(n):
-        length = int(torch.randint(3, longest, (), generator=g))
+        length = int(torch.randint(shortest, longest, (), generator=g))
         ids = torch.randint(3, 380, (length,), generator=g).tolist()
         labelled = 0 if i == 5 or not supervised else int(torch.randint(1, length, (), generator=g))
         rows.append({"input_ids": ids, "labels": [-100] * (length - labelled) + ids[length - labelled :]})
     return Dataset.from_list(rows)
+
+
+def pack_rows(rows: Any, length: int) -> Any:
+    """Documents end to end in rows of at most `length` tokens, in the order they come."""
+    from datasets import Dataset
+
+    packed: list[dict[str, list[int]]] = []
+    for row in rows:
+        if not packed or len(packed[-1]["input_ids"]) + len(row["input_ids"]) > length:
+            packed.append({"input_ids": [], "labels": [], "seq_lengths": []})
+        packed[-1]["input_ids"] += row["input_ids"]
+        packed[-1]["labels"] += row["labels"]
+        packed[-1]["seq_lengths"].append(len(row["input_ids"]))
+    return Dataset.from_list(packed)
 
 
 def train(
@@ -79,12 +93,14 @@ def train(
         from peft import LoraConfig
 
         peft_config = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], lora_dropout=0.0)
+    packed = arguments.pop("packed", None)
+    data = token_rows(**(rows or {}))
     resume, callbacks = arguments.pop("resume", None), arguments.pop("callbacks", None)
     torch.manual_seed(0)
     trainer = SFTTrainer(
         model=net,
         args=SFTConfig(**arguments),
-        train_dataset=token_rows(**(rows or {})),
+        train_dataset=pack_rows(data, packed) if packed else data,
         eval_dataset=token_rows(evaluate, seed=9) if evaluate else None,
         processing_class=tokenizer,
         peft_config=peft_config,
