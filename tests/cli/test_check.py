@@ -170,3 +170,46 @@ def test_something_required_is_missing(toy):
     with pytest.raises(ConfigError, match="trl toy needs --model_name_or_path") as caught:
         check_arguments(toy, ["--packing"])
     assert "trl toy --model_name_or_path MODEL" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"model_name_or_path": "./nope"}, "no file or folder ./nope"),
+        ({"dataset_name": "nope.jsonl"}, "no file or folder nope.jsonl"),
+        ({"dataset_name": "/a/b/c"}, "no file or folder /a/b/c"),
+        ({"output_dir": __file__}, "which is no folder"),
+        ({"output_dir": ""}, "which is no folder"),
+    ],
+)
+def test_paths_are_looked_up_before_anything_is_started(values, said):
+    from trl.cli.check import check_paths
+
+    with pytest.raises(ConfigError, match=said):
+        check_paths(values)
+
+
+def test_hub_names_are_not_taken_for_paths(tmp_path):
+    from trl.cli.check import check_paths
+
+    check_paths({"model_name_or_path": "owner/name", "dataset_name": "name", "output_dir": str(tmp_path / "new")})
+
+
+def test_the_batch_is_solved_before_anything_is_started():
+    from trl.cli.check import check_batch
+    from trl.errors import BatchError
+
+    numbers = {"global_batch_size": 7, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+    with pytest.raises(BatchError, match="= 8"):
+        check_batch(numbers, 2)
+    check_batch(numbers, None)  # over several machines, whose number of processes is not known here
+    with pytest.raises(BatchError, match="is 0"):
+        check_batch({"global_batch_size": 0}, None)
+
+
+@pytest.mark.parametrize("argument", ["--lr_scheduler_type", "--eval_strategy", "--optim", "--packing_strategy"])
+def test_choices_of_enumerations_are_known_without_an_import(argument):
+    from trl.cli.commands import COMMANDS
+
+    with pytest.raises(ConfigError, match=f"{argument} takes one of"):
+        check_arguments(COMMANDS["sft"], [argument, "foo"])

@@ -273,11 +273,25 @@ def test_device_map_in_a_job_of_several_processes(tiny_folder, config, chats, mo
         ({"activation_offloading": True}, "no accelerator to offload from"),
         ({"global_batch_size": 5, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}, "= 4"),
         ({"train_sampling_strategy": "group_by_length"}, "train_sampling_strategy"),
+        ({"learning_rate": float("nan")}, "learning_rate is nan"),
+        ({"learning_rate": -1.0}, "learning_rate is -1"),
+        ({"report_to": "no_such_tracker"}, "report_to names no_such_tracker"),
     ],
 )
 def test_what_cannot_be_carried_out_is_refused(config, options, message):
     with pytest.raises(TrlError, match=message):
         config(**options)
+
+
+def test_an_output_folder_that_cannot_be_written_to(tiny_folder, config, chats, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TrlError, match="cannot be written to"):
+        SFTTrainer(tiny_folder, config(output_dir=str(tmp_path / "file" / "out")), train_dataset=chats)
+
+
+def test_an_unknown_attention_is_told_plainly(tiny_folder, config, chats):
+    with pytest.raises(TrlError, match="cannot be loaded"):
+        SFTTrainer(tiny_folder, config(model_init_kwargs={"attn_implementation": "foo"}), train_dataset=chats)
 
 
 def test_gradient_checkpointing_is_on_and_not_reentrant(tiny_folder, config, chats):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from trl.cli.commands import Command
@@ -74,6 +75,53 @@ def check_arguments(command: Command, argv: Sequence[str]) -> CheckedArguments:
         raise ConfigError("\n".join(problems), fix=f"`trl {command.name} --help` lists every argument")
     _check_required(command, values)
     return CheckedArguments({**file_flags, **flags}, values, words, environment)
+
+
+def check_paths(values: dict[str, Any]) -> None:
+    """Say at once what would otherwise be found after torch is imported: a local file or folder that is not there.
+
+    Raises:
+        ConfigError: a model or data set that is written like a path and does not exist, or an output folder that
+            is a file.
+    """
+    for name in ("model_name_or_path", "dataset_name"):
+        value = values.get(name)
+        if isinstance(value, str) and _is_written_like_a_path(value) and not Path(value).expanduser().exists():
+            raise ConfigError(f"--{name}: there is no file or folder {value}", fix="check the spelling and the folder")
+    output = values.get("output_dir")
+    if output is not None and (not output or Path(output).expanduser().is_file()):
+        raise ConfigError(
+            f"--output_dir is {output!r}, which is no folder", fix="name a folder; it is made if missing"
+        )
+
+
+def _is_written_like_a_path(text: str) -> bool:
+    """A hub name is `name` or `owner/name`; everything else can only be local."""
+    return (
+        text.startswith((".", "/", "~"))
+        or text.count("/") > 1
+        or text.endswith((".jsonl", ".json", ".csv", ".parquet"))
+    )
+
+
+def check_batch(values: dict[str, Any], processes: int | None) -> None:
+    """Solve the batch plan once before anything is started.
+
+    Args:
+        processes: of the whole job; None where they are not all of this machine.
+
+    Raises:
+        BatchError: the numbers contradict each other.
+    """
+    from trl.layout.plan import make_plan
+
+    make_plan(
+        world_size=processes or 1,
+        global_batch_size=values.get("global_batch_size"),
+        per_device=values.get("per_device_train_batch_size"),
+        # without the number of processes, only numbers below 1 can be told
+        accumulation=values.get("gradient_accumulation_steps") if processes else None,
+    )
 
 
 def _split_file(config: ConfigFile) -> tuple[dict[str, str], dict[str, Any]]:

@@ -61,13 +61,15 @@ def _train(command: Command, argv: list[str]) -> int:
 
         print(command_help(command))
         return 0
-    from trl.cli.check import check_arguments
+    from trl.cli.check import check_arguments, check_batch, check_paths
     from trl.launch.devices import count_accelerators, count_cores
+    from trl.launch.environment import is_launched
     from trl.launch.flags import from_environment
     from trl.launch.plan import make_plan
     from trl.launch.start import start
 
     checked = check_arguments(command, argv)
+    check_paths(checked.values)
     env = {**os.environ, **checked.environment}
     plan = make_plan(
         flags={**from_environment(env), **checked.flags},
@@ -77,6 +79,7 @@ def _train(command: Command, argv: list[str]) -> int:
         cores=count_cores(),
         variables=checked.environment,
     )
+    check_batch(checked.values, plan.processes if is_launched(env) or "nnodes" not in checked.flags else None)
     return start(plan)
 
 

@@ -12,6 +12,7 @@ import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeGuard
 
 from trl.cli.commands import Command
 
@@ -175,6 +176,8 @@ def _own_fields(definition: ast.ClassDef) -> Iterator[Field]:
         choices = metadata.get("choices")
         if isinstance(choices, ast.List | ast.Tuple):  # not where they are computed
             type = replace(type, choices=tuple(ast.literal_eval(choices)))
+        elif enumerated := _enumerated(node.annotation):
+            type = replace(type, choices=enumerated)
         yield Field(node.target.id, type, _default(node.value, options, constants), _text(doc), definition.name)
 
 
@@ -247,6 +250,25 @@ def _read_type(node: ast.expr) -> ValueType:
     if name in ("list", "dict"):
         return ValueType(frozenset({name}), item=ValueType(frozenset({"str"})) if name == "list" else None)
     return ValueType(frozenset({name if name in _SCALARS else "str"}))
+
+
+def _enumerated(annotation: ast.expr) -> tuple[object, ...]:
+    """The values of `SomeEnum | str`, where SomeEnum is one of transformers'; empty for other annotations."""
+    if not isinstance(annotation, ast.BinOp):
+        return ()
+    names = {node.id for node in ast.walk(annotation) if isinstance(node, ast.Name)}
+    for source in ("trainer_utils.py", "training_args.py"):
+        module = _parse(transformers_source(source))
+        for name in names:
+            definition = _class_named(module, name)
+            if definition is not None and any("Enum" in ast.unparse(base) for base in definition.bases):
+                values = [n.value.value for n in definition.body if isinstance(n, ast.Assign) and _is_text(n.value)]
+                return tuple(values)
+    return ()
+
+
+def _is_text(node: ast.expr) -> TypeGuard[ast.Constant]:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def _class_name(node: ast.expr) -> str:

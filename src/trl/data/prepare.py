@@ -292,7 +292,8 @@ class _Job(NamedTuple):
             f"{self.source}: none of the {len(self.dataset)} rows has a token to learn",
             f"max_length={options.max_length}, truncation_mode={options.truncation_mode!r}"
             + "".join(f", {name}=True" for name in masks),
-            "raise max_length, or keep the end of the rows (truncation_mode='keep_end')",
+            "look at a few rows: are their texts empty? If they are only long, raise max_length or keep their end "
+            "(truncation_mode='keep_end')",
         )
 
 

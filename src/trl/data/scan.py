@@ -78,7 +78,10 @@ def _scan_json_lines(file: Path) -> DataError | None:
             continue
         place = f"{file}, line {number}"
         try:
-            row = json.loads(line)
+            row = json.loads(line.rstrip("\r\n"))
+            json.dumps(row, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError:
+            return DataError(f"{place}: half of a surrogate pair (\\ud800 to \\udfff), which is no character")
         except json.JSONDecodeError as error:
             return DataError(f"{place}: broken JSON", f"{error.msg} at column {error.colno}: {_excerpt(line, error)}")
         if not isinstance(row, dict):

@@ -17,9 +17,11 @@ _BUCKET_BYTES = 64 * 2**20
 
 
 def sum_gradients(model: nn.Module) -> None:
-    """Make a DDP model sum its gradients over ranks; any other module is left alone. To be called once, before a
-    backward."""
+    """Make a DDP model sum its gradients over ranks; any other module is left alone. To be called before a forward."""
     if isinstance(model, DistributedDataParallel) and not getattr(model, "_sums_gradients", False):
+        # Buffers of language models are constants, and a forward pass without collectives may fail on one rank alone:
+        # the step is then run again (`engine.memory`).
+        model.broadcast_buffers = False
         model.register_comm_hook(None, _all_reduce_sum)
         model._sums_gradients = True  # type: ignore[assignment]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from transformers import TrainingArguments
+from transformers.integrations import get_available_reporting_integrations
 from transformers.utils import is_torch_bf16_gpu_available
 
 from ..errors import ConfigError
@@ -63,6 +64,7 @@ class TrainerConfig(TrainingArguments):
         install_excepthook()
         process = read_process_info()
         self._refuse_what_has_no_effect()
+        self._check_values()
         self._solve_batch(process.world_size)
         self._choose_device_and_precision()
         if self.activation_checkpointing is None:
@@ -74,10 +76,6 @@ class TrainerConfig(TrainingArguments):
             self.ddp_find_unused_parameters = (
                 False  # every parameter takes part in every loss, also in an empty microbatch
             )
-        if self.ddp_broadcast_buffers is None:
-            # Buffers of language models are constants, and a forward pass without collectives may fail on one rank
-            # alone: the step is then run again.
-            self.ddp_broadcast_buffers = False
         super().__post_init__()
         if self.world_size != process.world_size:
             raise ConfigError(
@@ -111,6 +109,21 @@ class TrainerConfig(TrainingArguments):
         self.global_batch_size = self.plan.global_batch_size
         self.per_device_train_batch_size = self.plan.per_device
         self.gradient_accumulation_steps = self.plan.accumulation
+
+    def _check_values(self) -> None:
+        """What transformers would find after the model is loaded, if at all."""
+        if not 0 <= self.learning_rate < float("inf"):
+            raise ConfigError(f"learning_rate is {self.learning_rate}", fix="give a number from 0, such as 2e-5")
+        if self.report_to not in (None, "none", "all", [], ["none"], ["all"]):
+            wanted = [self.report_to] if isinstance(self.report_to, str) else self.report_to
+            here = get_available_reporting_integrations()
+            missing = [name for name in wanted if name not in here]
+            if missing:
+                raise ConfigError(
+                    f"report_to names {', '.join(missing)}, which is not installed or not known",
+                    why=f"available here: {', '.join(here) or 'none'}",
+                    fix=f"pip install {missing[0]}, or report_to none",
+                )
 
     def _checkpointing_kwargs(self) -> dict[str, Any]:
         given = self.activation_checkpointing_kwargs or self.gradient_checkpointing_kwargs or {}

@@ -7,6 +7,7 @@ row comes next, on any layout.
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -67,3 +68,21 @@ def find_checkpoint(asked: str | bool | None, output_dir: str | None) -> str | N
             f"resume_from_checkpoint is set, but {output_dir} holds no checkpoint", fix="leave it out to start anew"
         )
     return newest
+
+
+def check_output_dir(args: TrainerConfig) -> None:
+    """Find out before training, not after it, whether the output folder can be written to.
+
+    Raises:
+        ConfigError: it cannot be made or written to.
+    """
+    if not args.should_save or not args.output_dir:
+        return
+    try:
+        Path(args.output_dir).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=args.output_dir):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"output_dir {args.output_dir} cannot be written to", why=str(error), fix="name another folder"
+        ) from error

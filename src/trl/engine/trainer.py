@@ -45,7 +45,7 @@ from .loader import (
     lengths_of,
 )
 from .memory import Parts, documents_of, explained, split_batch
-from .position import check_contract, find_checkpoint, save_contract
+from .position import check_contract, check_output_dir, find_checkpoint, save_contract
 from .record import RunRecord
 from .throughput import Throughput
 
@@ -71,6 +71,7 @@ class ContractTrainer(transformers.Trainer):
     def __init__(
         self, algorithm: Algorithm, model: nn.Module, args: TrainerConfig, *, layout: str, **trainer_arguments: Any
     ):
+        check_output_dir(args)
         self.algorithm = algorithm
         self.layout = layout
         self.policy = Policy(model)
@@ -173,6 +174,7 @@ class ContractTrainer(transformers.Trainer):
         self._step.append(inputs)
         if not self.accelerator.sync_gradients:
             return torch.zeros((), device=self.accelerator.device)
+        sum_gradients(model)
         share = self._run_cut_to_fit(model, num_items_in_batch) if self.args.cut_to_fit else None
         if share is None:
             with explained():
@@ -182,7 +184,6 @@ class ContractTrainer(transformers.Trainer):
 
     def _run_step(self, model: nn.Module, count: Tensor | None) -> Tensor:
         """All microbatches; DDP sums gradients during the last backward pass."""
-        sum_gradients(model)
         total = torch.zeros((), device=self.accelerator.device)
         for number, batch in enumerate(self._step):
             last = number == len(self._step) - 1

@@ -202,7 +202,12 @@ def first_failure(failures: dict[int, ProcessFailure], dead_first: set[int]) -> 
         A process that was killed leaves no exception, and its peers raise because the connection to it broke:
         so it comes before them, and after every exception that is not about a connection.
     """
-    own = {rank: failure for rank, failure in failures.items() if failure.local_rank in dead_first} or failures
+    # A process that raised may still be on its way out when a peer, which lost the connection to it, has ended.
+    own = {
+        rank: failure
+        for rank, failure in failures.items()
+        if failure.local_rank in dead_first or _raised_by_itself(failure)
+    } or failures
 
     def order(item: tuple[int, ProcessFailure]) -> tuple[int, float, int]:
         rank, failure = item
@@ -213,6 +218,11 @@ def first_failure(failures: dict[int, ProcessFailure], dead_first: set[int]) -> 
         return (2 if failure.exitcode == -signal.SIGABRT else 1), float(failure.timestamp), rank
 
     return min(own.items(), key=order)
+
+
+def _raised_by_itself(failure: ProcessFailure) -> bool:
+    record = read_record(failure.error_file_data)
+    return record is not None and not _is_about_a_peer(record)
 
 
 def _is_about_a_peer(record: FailureRecord) -> bool:

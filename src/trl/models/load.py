@@ -39,7 +39,7 @@ def load_causal_lm(name: str, init: dict[str, Any] | str | None = None, **more: 
         arguments.pop("attn_implementation", None)
     try:
         return AutoModelForCausalLM.from_pretrained(name, **arguments)
-    except OSError as error:
+    except (OSError, ValueError, ImportError) as error:
         raise not_found("model", name, error) from error
 
 
@@ -118,7 +118,9 @@ def not_found(what: str, name: str, error: Exception) -> ModelError:
     if Path(name).exists():
         reason = " ".join(str(error).split())
         return ModelError(
-            f"the {what} in {name} cannot be loaded", why=reason, fix="check that the folder is complete"
+            f"the {what} in {name} cannot be loaded",
+            why=reason,
+            fix="check the folder, and the arguments for loading it",
         )
     return ModelError(
         f"there is no {what} {name!r}",

@@ -47,13 +47,13 @@ class SFTConfig(TrainerConfig):
     max_length: int | None = 1024
     """Longest row in tokens; longer ones are truncated. With packing, the length of a packed row. `null` in YAML sets
     no limit."""
-    truncation_mode: str = "keep_start"
+    truncation_mode: Literal["keep_start", "keep_end"] = "keep_start"
     """Which end of a long row is kept: keep_start or keep_end."""
     shuffle_dataset: bool = False
     """Shuffle the rows before they are prepared, which changes what is packed together."""
     packing: bool = False
     """Put several documents into one row of max_length tokens. They never see each other."""
-    packing_strategy: str = "bfd"
+    packing_strategy: Literal["bfd", "bfd_split", "wrapped"] = "bfd"
     """bfd: best fit decreasing, documents stay whole. bfd_split: long documents are split before. wrapped: documents
     are cut where a row is full."""
     padding_free: bool = False
@@ -65,7 +65,7 @@ class SFTConfig(TrainerConfig):
     """Learn the completion only. By default where rows have a prompt and a completion."""
     assistant_only_loss: bool = False
     """Learn only what the assistant says, in every turn of a conversation."""
-    loss_type: str = "nll"
+    loss_type: Literal["nll", "dft"] = "nll"
     """nll: negative log-likelihood. dft: each token weighted by its own probability."""
     pad_token: str | None = None
     """Token for padding; by default the tokenizer's, else its end token."""
@@ -99,7 +99,7 @@ class SFT:
         kind: the loss of one token, see `losses.token`.
     """
 
-    unit: Literal["tokens"] = "tokens"
+    unit: Literal["tokens", "sequences"] = "tokens"
 
     def __init__(self, kind: TokenLossKind = "nll"):
         self.kind = kind
@@ -166,7 +166,7 @@ class SFTTrainer(ContractTrainer):
         collator = data_collator or TokenCollator(tokenizer.pad_token_id, layout, args.pad_to)
         eval_packing = args.packing if args.eval_packing is None else args.eval_packing
         super().__init__(
-            SFT(args.loss_type),  # type: ignore[arg-type]
+            SFT(args.loss_type),
             net,
             args,
             layout=layout,
@@ -222,12 +222,12 @@ class _Rows:
             rows = rows.shuffle(seed=args.seed)
         options = PrepareOptions(
             max_length=args.max_length,
-            truncation_mode=args.truncation_mode,  # type: ignore[arg-type]
+            truncation_mode=args.truncation_mode,
             completion_only_loss=args.completion_only_loss,
             assistant_only_loss=args.assistant_only_loss,
             dataset_text_field=args.dataset_text_field,
             formatting_func=self.formatting_func,
-            packing=args.packing_strategy if packing else None,  # type: ignore[arg-type]
+            packing=args.packing_strategy if packing else None,
         )
         if is_stream(rows):
             return prepare_stream(rows, self.tokenizer, options, source=source, log=self.log)
