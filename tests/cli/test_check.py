@@ -180,19 +180,20 @@ def test_something_required_is_missing(toy):
         ({"dataset_name": "/a/b/c"}, "no file or folder /a/b/c"),
         ({"output_dir": __file__}, "which is no folder"),
         ({"output_dir": ""}, "which is no folder"),
+        ({"dataset_streaming": True}, "needs --max_steps"),
     ],
 )
 def test_paths_are_looked_up_before_anything_is_started(values, said):
-    from trl.cli.check import check_paths
+    from trl.cli.check import check_early
 
     with pytest.raises(ConfigError, match=said):
-        check_paths(values)
+        check_early(values)
 
 
 def test_hub_names_are_not_taken_for_paths(tmp_path):
-    from trl.cli.check import check_paths
+    from trl.cli.check import check_early
 
-    check_paths({"model_name_or_path": "owner/name", "dataset_name": "name", "output_dir": str(tmp_path / "new")})
+    check_early({"model_name_or_path": "owner/name", "dataset_name": "name", "output_dir": str(tmp_path / "new")})
 
 
 def test_the_batch_is_solved_before_anything_is_started():

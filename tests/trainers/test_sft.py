@@ -174,8 +174,23 @@ def test_resumed_equals_uninterrupted(tiny_folder, config, chats, tmp_path):
 
 def test_resume_without_a_checkpoint_is_an_error(tiny_folder, config, chats):
     trainer = SFTTrainer(tiny_folder, config(), train_dataset=chats)
-    with pytest.raises(TrlError, match="holds no checkpoint"):
+    with pytest.raises(TrlError, match="holds no complete checkpoint"):
         trainer.train(resume_from_checkpoint=True)
+
+
+def test_a_checkpoint_cut_off_in_its_save_is_left_out(tiny_folder, config, chats, tmp_path, capsys):
+    def run(resume):
+        options = {"max_steps": 5, "save_strategy": "steps", "save_steps": 2}
+        trainer = SFTTrainer(tiny_folder, config(**options), train_dataset=chats)
+        trainer.train(resume_from_checkpoint=resume)
+        return trainer
+
+    whole = run(None)
+    (tmp_path / "out" / "checkpoint-5" / "trainer_state.json").unlink()
+    (tmp_path / "out" / "checkpoint-4" / "trainer_state.json").write_text('{"epoch": 1.')
+    resumed = run("true")
+    assert "checkpoint-2; left out as incomplete: checkpoint-4, checkpoint-5" in capsys.readouterr().out
+    assert losses(resumed) == pytest.approx(losses(whole), rel=1e-5)
 
 
 def test_compute_metrics_sees_every_row_in_order(tiny_folder, config, chats):
@@ -275,6 +290,8 @@ def test_device_map_in_a_job_of_several_processes(tiny_folder, config, chats, mo
         ({"train_sampling_strategy": "group_by_length"}, "train_sampling_strategy"),
         ({"learning_rate": float("nan")}, "learning_rate is nan"),
         ({"learning_rate": -1.0}, "learning_rate is -1"),
+        ({"max_steps": 0}, "max_steps is 0"),
+        ({"batch_eval_metrics": True}, "batch_eval_metrics is set"),
         ({"report_to": "no_such_tracker"}, "report_to names no_such_tracker"),
     ],
 )
@@ -292,6 +309,72 @@ def test_an_output_folder_that_cannot_be_written_to(tiny_folder, config, chats, 
 def test_an_unknown_attention_is_told_plainly(tiny_folder, config, chats):
     with pytest.raises(TrlError, match="cannot be loaded"):
         SFTTrainer(tiny_folder, config(model_init_kwargs={"attn_implementation": "foo"}), train_dataset=chats)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ({"train": None, "test": None}, r"several splits: 'train', 'test'"),
+        ((row for row in ()), "is a generator"),
+        ("rows.jsonl", "is a str"),
+    ],
+)
+def test_rows_of_the_wrong_kind(tiny_folder, config, rows, message):
+    with pytest.raises(TrlError, match=message):
+        SFTTrainer(tiny_folder, config(), train_dataset=rows)
+
+
+def test_a_list_of_rows_will_do(tiny_folder, config):
+    trainer = SFTTrainer(tiny_folder, config(), train_dataset=[{"text": "a b c"}] * 4)
+    assert len(trainer.train_dataset) == 4
+
+
+def test_what_a_run_lacks_is_told_before_it_starts(tiny_folder, config, chats):
+    with pytest.raises(TrlError, match="needs max_steps"):
+        SFTTrainer(tiny_folder, config(max_steps=-1), train_dataset=chats.to_iterable_dataset())
+    with pytest.raises(TrlError, match="there is no eval_dataset"):
+        SFTTrainer(tiny_folder, config(eval_strategy="epoch"), train_dataset=chats)
+    with pytest.raises(TrlError, match="fp16 is set"):
+        config(fp16=True)
+
+
+def test_a_formatting_func_that_raises_is_found(tiny_folder, config, chats):
+    with pytest.raises(TrlError, match=r"KeyError: 'zz' at .*test_sft\.py:\d+ in <lambda>"):
+        SFTTrainer(tiny_folder, config(), train_dataset=chats, formatting_func=lambda row: row["zz"])
+
+
+def test_a_run_that_diverges_says_so(tiny_folder, config, chats, capsys):
+    trainer = SFTTrainer(tiny_folder, config(learning_rate=1e9, max_steps=4), train_dataset=chats)
+    trainer.train()
+    assert any(loss != loss for loss in losses(trainer))
+    assert capsys.readouterr().out.count("training diverged") == 1
+
+
+def test_raw_rows_can_be_evaluated(tiny_folder, config, chats):
+    trainer = SFTTrainer(tiny_folder, config(), train_dataset=chats, eval_dataset=chats)
+    assert trainer.evaluate(chats)["eval_loss"] == pytest.approx(trainer.evaluate()["eval_loss"])
+
+
+def test_a_chat_template_from_a_file(tiny_folder, config, chats, tmp_path):
+    template = "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}<|im_end|>{% endfor %}"
+    (tmp_path / "t.jinja").write_text(template)
+    trainer = SFTTrainer(tiny_folder, config(chat_template_path=str(tmp_path / "t.jinja")), train_dataset=chats)
+    text = trainer.processing_class.decode(trainer.train_dataset[0]["input_ids"])
+    assert text == "[user]What is 0+0?<|im_end|>[assistant]0<|im_end|>"
+
+
+def test_adapter_arguments_without_an_adapter():
+    from trl import ModelConfig
+
+    with pytest.raises(TrlError, match="lora_r given, but no adapter is trained"):
+        ModelConfig(lora_r=4)
+
+
+def test_an_adapter_for_layers_that_do_not_exist(tiny_folder, config, chats):
+    from peft import LoraConfig
+
+    with pytest.raises(TrlError, match="does not fit the model"):
+        SFTTrainer(tiny_folder, config(), train_dataset=chats, peft_config=LoraConfig(target_modules=["nope"]))
 
 
 def test_gradient_checkpointing_is_on_and_not_reentrant(tiny_folder, config, chats):

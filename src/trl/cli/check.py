@@ -77,7 +77,7 @@ def check_arguments(command: Command, argv: Sequence[str]) -> CheckedArguments:
     return CheckedArguments({**file_flags, **flags}, values, words, environment)
 
 
-def check_paths(values: dict[str, Any]) -> None:
+def check_early(values: dict[str, Any]) -> None:
     """Say at once what would otherwise be found after torch is imported: a local file or folder that is not there.
 
     Raises:
@@ -88,6 +88,8 @@ def check_paths(values: dict[str, Any]) -> None:
         value = values.get(name)
         if isinstance(value, str) and _is_written_like_a_path(value) and not Path(value).expanduser().exists():
             raise ConfigError(f"--{name}: there is no file or folder {value}", fix="check the spelling and the folder")
+    if values.get("dataset_streaming") and (values.get("max_steps") or 0) <= 0:
+        raise ConfigError("--dataset_streaming needs --max_steps: a stream has no end that is known")
     output = values.get("output_dir")
     if output is not None and (not output or Path(output).expanduser().is_file()):
         raise ConfigError(

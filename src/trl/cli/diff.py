@@ -85,10 +85,23 @@ def settings_that_differ(a: dict[str, Any], b: dict[str, Any]) -> Iterator[str]:
             values = [run["arguments"].get(name) for run in (a, b)]
             if (name in EXECUTION) is wanted and values[0] != values[1]:
                 yield f"{title}: {name}: {values[0]} | {values[1]}"
+    models = [_flat(run.get("model", {})) for run in (a, b)]
+    for name in sorted(models[0].keys() | models[1].keys()):
+        values = [model.get(name) for model in models]
+        if values[0] != values[1]:
+            yield f"model: {name}: {values[0]} | {values[1]}"
     for name in sorted(a["layout"].keys() | b["layout"].keys()):
         values = [run["layout"].get(name) for run in (a, b)]
         if values[0] != values[1]:
             yield f"layout: {name}: {values[0]} | {values[1]}"
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by their path: {"a": {"b": 1}} -> {"a.b": 1}."""
+    out: dict[str, Any] = {}
+    for key, value in tree.items():
+        out.update(_flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {prefix + key: value})
+    return out
 
 
 def first_difference(a: list[dict[str, Any]], b: list[dict[str, Any]], tolerance: float) -> str | None:

@@ -61,7 +61,7 @@ def _train(command: Command, argv: list[str]) -> int:
 
         print(command_help(command))
         return 0
-    from trl.cli.check import check_arguments, check_batch, check_paths
+    from trl.cli.check import check_arguments, check_batch, check_early
     from trl.launch.devices import count_accelerators, count_cores
     from trl.launch.environment import is_launched
     from trl.launch.flags import from_environment
@@ -69,7 +69,7 @@ def _train(command: Command, argv: list[str]) -> int:
     from trl.launch.start import start
 
     checked = check_arguments(command, argv)
-    check_paths(checked.values)
+    check_early(checked.values)
     env = {**os.environ, **checked.environment}
     plan = make_plan(
         flags={**from_environment(env), **checked.flags},

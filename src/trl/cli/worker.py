@@ -97,7 +97,7 @@ def evaluation_rows(rows: Any, script: Any, config: Any) -> Any:
         return None
     if script.dataset_test_split not in rows:
         raise DataError(
-            f"eval_strategy is {config.eval_strategy}, but the data has no split {script.dataset_test_split!r}",
+            f"eval_strategy is {config.eval_strategy.value}, but the data has no split {script.dataset_test_split!r}",
             why=f"it has {', '.join(map(repr, rows))}",
             fix="name the split with --dataset_test_split, or leave --eval_strategy out",
         )

@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from trl.data.formats import Message, Where, is_conversational
@@ -324,6 +325,8 @@ def clone_chat_template(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, list[int]]:
     """Give a model the chat template of another, with the control tokens that it needs.
 
+    `source_tokenizer_path` may also be a Jinja file: then the template alone is taken over.
+
     The template, the end-of-sequence token and the added tokens that are missing are taken over; the embedding grows
     if it has too few rows (to a multiple of `resize_to_multiple_of`; None: exactly). `model` and `tokenizer` are
     changed in place.
@@ -333,6 +336,12 @@ def clone_chat_template(
     """
     from transformers import AutoTokenizer
 
+    file = Path(source_tokenizer_path).expanduser()
+    if file.is_file():
+        tokenizer.chat_template = file.read_text(encoding="utf-8")
+        return model, tokenizer, []
+    if not file.exists() and file.suffix in (".jinja", ".jinja2", ".j2"):
+        raise DataError(f"there is no chat template {source_tokenizer_path}", fix="check the spelling and the folder")
     source = AutoTokenizer.from_pretrained(source_tokenizer_path)
     if not source.chat_template:
         raise DataError(f"the tokenizer of {source_tokenizer_path!r} has no chat template")

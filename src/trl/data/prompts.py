@@ -6,6 +6,7 @@ tokenizer.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntFlag
@@ -115,7 +116,10 @@ def _normalise(row: Mapping[str, Any], where: Where, options: RowOptions) -> tup
     try:
         text = options.formatting_func(dict(row))
     except Exception as error:
-        raise where.error("formatting_func failed on this row", why=f"{type(error).__name__}: {error}") from error
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{frame.filename}:{frame.lineno} in {frame.name}"
+        why = f"{type(error).__name__}: {error} at {place}"
+        raise where.error("formatting_func failed on this row", why=why) from error
     if not isinstance(text, str):
         raise where.error(
             f"formatting_func returned {type(text).__name__}, not text",

@@ -11,7 +11,7 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -92,6 +92,26 @@ def load_dataset_dict(
         with suppress(MissingSplitError):
             splits[test_split] = load_dataset_source(name, config=config, split=test_split, streaming=streaming)
     return splits
+
+
+def as_dataset(rows: Any, source: str) -> Any:
+    """Rows as users pass them: a `datasets` object as it is, a list of dictionaries as one.
+
+    Raises:
+        DataError: several splits at once, or something that is no set of rows.
+    """
+    if isinstance(rows, dict):
+        splits = ", ".join(map(repr, rows))
+        one = next(iter(rows), "train")
+        raise DataError(f"{source} holds several splits: {splits}", fix=f"pass one of them, as in rows[{one!r}]")
+    if isinstance(rows, list | tuple) and rows and all(isinstance(row, Mapping) for row in rows):
+        return Dataset.from_list([dict(row) for row in rows])
+    if not isinstance(rows, Dataset | IterableDataset):
+        raise DataError(
+            f"{source} is a {type(rows).__name__}, not a set of rows",
+            fix="pass a Dataset or an IterableDataset, such as Dataset.from_list(rows) or Dataset.from_generator(f)",
+        )
+    return rows
 
 
 class MissingSplitError(DataError):

@@ -39,6 +39,8 @@ class TrainerConfig(TrainingArguments):
     computation."""
     logging_steps: float = 10
     """Log every so many optimizer steps; below 1, a share of all steps."""
+    logging_nan_inf_filter: bool = False
+    """Log the average of earlier losses in place of one that is NaN or infinite. Off: a run that diverges shows it."""
     model_init_kwargs: dict[str, Any] | str | None = None
     """Arguments of `from_pretrained` where the model is given by name, as JSON on the command line."""
     trust_remote_code: bool = False
@@ -114,6 +116,8 @@ class TrainerConfig(TrainingArguments):
         """What transformers would find after the model is loaded, if at all."""
         if not 0 <= self.learning_rate < float("inf"):
             raise ConfigError(f"learning_rate is {self.learning_rate}", fix="give a number from 0, such as 2e-5")
+        if self.max_steps == 0:
+            raise ConfigError("max_steps is 0", fix="give the number of steps, or leave it out to train by epochs")
         if self.report_to not in (None, "none", "all", [], ["none"], ["all"]):
             wanted = [self.report_to] if isinstance(self.report_to, str) else self.report_to
             here = get_available_reporting_integrations()
@@ -142,6 +146,8 @@ class TrainerConfig(TrainingArguments):
         if not torch.accelerator.is_available():
             # Without this, several processes on a CPU would each believe to be alone.
             self.use_cpu = True
+        if self.fp16 and self.use_cpu:
+            raise ConfigError("fp16 is set, but a CPU has no fp16 autocast", fix="use bf16, or neither")
         if self.bf16 is None:
             self.bf16 = not (self.fp16 or self.use_cpu) and is_torch_bf16_gpu_available()
 
@@ -162,6 +168,9 @@ class TrainerConfig(TrainingArguments):
                 why="the rows of a step are already dealt to devices by length",
                 fix="use random or sequential",
             )
+        for name in ("batch_eval_metrics", "include_for_metrics"):
+            if getattr(self, name):
+                raise ConfigError(f"{name} is set", fix=f"leave {name} out; compute_metrics sees all rows at once")
         if self.use_liger_kernel:
             raise ConfigError(
                 "use_liger_kernel would replace the model's forward",

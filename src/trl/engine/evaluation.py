@@ -29,7 +29,6 @@ def evaluate_rows(
         transformers' EvalLoopOutput: `{prefix}_loss` and the algorithm's metrics; with `compute_metrics` also its
         results over the predictions of all rows, in the order of the data set.
     """
-    _refuse(trainer)
     model = trainer.inference_model()
     model.eval()
     sums = torch.zeros(2, dtype=torch.float64, device=trainer.accelerator.device)
@@ -111,11 +110,3 @@ def _rows(loader: DataLoader) -> int:
         return len(loader.dataset)  # type: ignore[arg-type]
     except TypeError:
         return 0
-
-
-def _refuse(trainer: ContractTrainer) -> None:
-    for name in ("batch_eval_metrics", "include_for_metrics"):
-        if getattr(trainer.args, name):
-            raise ConfigError(
-                f"{name} is not supported", fix=f"leave {name} out; compute_metrics sees all rows at once"
-            )

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from transformers.trainer_utils import get_last_checkpoint
+from transformers.trainer import TRAINER_STATE_NAME
 
 from ..errors import ConfigError
 from .config import TrainerConfig
@@ -57,17 +57,40 @@ def check_contract(folder: Path, args: TrainerConfig, rows: Any) -> None:
 
 
 def find_checkpoint(asked: str | bool | None, output_dir: str | None) -> str | None:
-    """The folder to resume from: True (also as text, from a command line) means the newest in `output_dir`."""
+    """The folder to resume from: True (also as text, from a command line) means the newest complete one in `output_dir`."""
     if asked is None or asked is False or str(asked).lower() in ("false", ""):
         return None
     if asked is not True and str(asked).lower() != "true":
         return str(asked)
-    newest = get_last_checkpoint(output_dir) if output_dir and Path(output_dir).is_dir() else None
-    if newest is None:
+    found = sorted(Path(output_dir or ".").glob("checkpoint-*"), key=_step_of, reverse=True)
+    complete = next((folder for folder in found if _is_complete(folder)), None)
+    if complete is None:
         raise ConfigError(
-            f"resume_from_checkpoint is set, but {output_dir} holds no checkpoint", fix="leave it out to start anew"
+            f"resume_from_checkpoint is set, but {output_dir} holds no complete checkpoint",
+            why=f"incomplete: {', '.join(folder.name for folder in found)}" if found else "",
+            fix="leave it out to start anew",
         )
-    return newest
+    return str(complete)
+
+
+def skipped_checkpoints(used: str) -> list[str]:
+    """Checkpoints newer than the one used: a save that was cut off left them."""
+    folder = Path(used)
+    newer = [f for f in folder.parent.glob("checkpoint-*") if _step_of(f) > _step_of(folder)]
+    return sorted(f.name for f in newer if not _is_complete(f))
+
+
+def _step_of(folder: Path) -> int:
+    number = folder.name.rpartition("-")[2]
+    return int(number) if number.isdigit() else -1
+
+
+def _is_complete(folder: Path) -> bool:
+    """The state of the loop is written after weights, optimizer and schedule; if it can be read, they are there."""
+    try:
+        return bool(json.loads((folder / TRAINER_STATE_NAME).read_text()))
+    except (OSError, json.JSONDecodeError):
+        return False
 
 
 def check_output_dir(args: TrainerConfig) -> None:

@@ -21,6 +21,7 @@ import torch.distributed as dist
 import transformers
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
+from transformers.trainer_utils import IntervalStrategy
 
 from ..distributed.ddp import reduce_gradients, sum_gradients
 from ..distributed.drift import check_replicas
@@ -45,8 +46,8 @@ from .loader import (
     lengths_of,
 )
 from .memory import Parts, documents_of, explained, split_batch
-from .position import check_contract, check_output_dir, find_checkpoint, save_contract
-from .record import RunRecord
+from .position import check_contract, check_output_dir, find_checkpoint, save_contract, skipped_checkpoints
+from .record import RunRecord, describe_model
 from .throughput import Throughput
 
 
@@ -72,6 +73,7 @@ class ContractTrainer(transformers.Trainer):
         self, algorithm: Algorithm, model: nn.Module, args: TrainerConfig, *, layout: str, **trainer_arguments: Any
     ):
         check_output_dir(args)
+        _check_data(args, trainer_arguments.get("train_dataset"), trainer_arguments.get("eval_dataset"))
         self.algorithm = algorithm
         self.layout = layout
         self.policy = Policy(model)
@@ -82,6 +84,7 @@ class ContractTrainer(transformers.Trainer):
         self._step: list[dict[str, Any]] = []
         self._parts = Parts()
         self._record: RunRecord | None = None
+        self._diverged = False
         self._install_console()
 
     # ---- which rows ----
@@ -107,6 +110,10 @@ class ContractTrainer(transformers.Trainer):
                 fix="leave it out: a short last step is exact here",
             )
         return order
+
+    def prepared(self, rows: Any) -> Any:
+        """Rows passed to `evaluate` or `predict`, in the form that the collator takes; to be overridden."""
+        return rows
 
     def _loader(self, rows: Any, plan: BatchPlan, order: Order | None) -> DataLoader:
         """This rank's microbatches of `rows`; without an order, of a stream."""
@@ -180,6 +187,10 @@ class ContractTrainer(transformers.Trainer):
             with explained():
                 share = self._run_step(model, num_items_in_batch)
         self._step_loss = self.sum_over_ranks(share.detach().double().clone())
+        if not self._diverged and not torch.isfinite(self._step_loss):
+            self._diverged = True
+            step, loss = self.state.global_step + 1, self._step_loss.item()
+            self._say(f"warning: the loss of step {step} is {loss}: training diverged")
         return self._step_loss
 
     def _run_step(self, model: nn.Module, count: Tensor | None) -> Tensor:
@@ -272,6 +283,7 @@ class ContractTrainer(transformers.Trainer):
         """Rows in their own order, dealt so that each is read by one rank and every rank runs the same number."""
         ranks, size = self.args.plan.data_ranks, self.args.per_device_eval_batch_size
         plan = BatchPlan(size * ranks, size, 1, ranks)
+        rows = self.prepared(rows)
         order = None if is_stream(rows) else Order(len(rows), plan.global_batch_size, seed=0, shuffle=False)
         return self._loader(rows, plan, order)
 
@@ -332,7 +344,11 @@ class ContractTrainer(transformers.Trainer):
 
     def _note_step(self, grad_norm: Any, learning_rate: float | None) -> None:
         if self._record is None:
-            run = {"arguments": self.args.to_dict(), "layout": dataclasses.asdict(self.args.plan)}
+            run = {
+                "arguments": self.args.to_dict(),
+                "model": describe_model(self.model),
+                "layout": dataclasses.asdict(self.args.plan),
+            }
             self._record = RunRecord(Path(self.args.output_dir or "."), run, self._initial_global_step)
         entry = {
             "epoch": self.state.epoch,
@@ -364,6 +380,8 @@ class ContractTrainer(transformers.Trainer):
     ) -> Any:
         checkpoint = find_checkpoint(resume_from_checkpoint, self.args.output_dir)
         if checkpoint is not None:
+            if skipped := skipped_checkpoints(checkpoint):
+                self._say(f"going on from {checkpoint}; left out as incomplete: {', '.join(skipped)}")
             check_contract(Path(checkpoint), self.args, self.train_dataset)
         try:
             return super().train(resume_from_checkpoint=checkpoint, **kwargs)
@@ -379,3 +397,17 @@ class ContractTrainer(transformers.Trainer):
             if self.args.should_save:
                 folder = Path(self._get_output_dir(trial)) / f"checkpoint-{self.state.global_step}"
                 save_contract(folder, self.args, self.train_dataset)
+
+
+def _check_data(args: TrainerConfig, train: Any, evaluation: Any) -> None:
+    """What transformers would refuse later, in its own words."""
+    if train is not None and is_stream(train) and args.max_steps <= 0:
+        raise ConfigError(
+            "a stream of rows has no end that is known, so it needs max_steps",
+            fix="set max_steps to the steps to train",
+        )
+    if args.eval_strategy != "no" and evaluation is None:
+        raise ConfigError(
+            f"eval_strategy is {IntervalStrategy(args.eval_strategy).value}, but there is no eval_dataset",
+            fix="pass eval_dataset, or leave eval_strategy out",
+        )

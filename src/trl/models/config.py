@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
@@ -60,6 +60,11 @@ class ModelConfig:
     def __post_init__(self) -> None:
         if self.load_in_8bit and self.load_in_4bit:
             raise ConfigError("load_in_8bit and load_in_4bit are both set", fix="keep one of them")
+        if not self.use_peft:
+            given = [f.name for f in fields(self) if f.name.startswith("lora_") and getattr(self, f.name) != f.default]
+            given += [name for name in ("use_rslora", "use_dora") if getattr(self, name)]
+            if given:
+                raise ConfigError(f"{', '.join(given)} given, but no adapter is trained", fix="set use_peft")
         # One name on the command line arrives as a list of one.
         if self.lora_target_modules is not None and len(self.lora_target_modules) == 1:
             self.lora_target_modules = self.lora_target_modules[0]  # type: ignore[assignment]

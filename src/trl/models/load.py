@@ -110,11 +110,17 @@ def add_adapter(model: PreTrainedModel, config: PeftConfig) -> nn.Module:
         model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
     # Frozen embeddings give activations without gradient; checkpointed layers then need inputs that have one.
     model.enable_input_require_grads()
-    return get_peft_model(model, config)
+    try:
+        return get_peft_model(model, config)
+    except ValueError as error:  # no layer of that name, or none known for this model
+        why = " ".join(str(error).split())
+        raise ModelError("the adapter does not fit the model", why=why, fix="check lora_target_modules") from error
 
 
 def not_found(what: str, name: str, error: Exception) -> ModelError:
     """The error for a model or tokenizer that could not be loaded."""
+    if not name:
+        raise ModelError(f"the model does not say where its {what} is", fix="pass processing_class")
     if Path(name).exists():
         reason = " ".join(str(error).split())
         return ModelError(

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ..data.chat import clone_chat_template
 from ..data.collate import TokenCollator
 from ..data.prepare import PrepareOptions, prepare
+from ..data.sources import as_dataset
 from ..data.stream import prepare_stream
 from ..engine.algorithm import Loss
 from ..engine.config import TrainerConfig
@@ -162,7 +163,8 @@ class SFTTrainer(ContractTrainer):
         if peft_config is not None:
             net = add_adapter(net, peft_config)
         layout = choose_layout(net, packing=args.packing, padding_free=args.padding_free)
-        rows = _Rows(args, tokenizer, formatting_func)
+        _warn_beyond_positions(net, args)
+        self._rows = rows = _Rows(args, tokenizer, formatting_func)
         collator = data_collator or TokenCollator(tokenizer.pad_token_id, layout, args.pad_to)
         eval_packing = args.packing if args.eval_packing is None else args.eval_packing
         super().__init__(
@@ -180,6 +182,21 @@ class SFTTrainer(ContractTrainer):
             optimizers=optimizers,
             optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
             preprocess_logits_for_metrics=preprocess_logits_for_metrics,
+        )
+
+    def prepared(self, rows: Any) -> Any:
+        if is_stream(rows) or "input_ids" in (getattr(rows, "column_names", None) or ["input_ids"]):
+            return rows
+        packing = self.args.packing if self.args.eval_packing is None else self.args.eval_packing
+        return self._rows.prepared(rows, "eval_dataset", packing)
+
+
+def _warn_beyond_positions(model: Any, args: SFTConfig) -> None:
+    """Rows longer than the positions a model was made for are trained on, but it should be known."""
+    positions = getattr(model.config, "max_position_embeddings", None)
+    if args.process_index == 0 and positions and (args.max_length is None or args.max_length > positions):
+        print(
+            f"warning: max_length is {args.max_length}, but the model was made for {positions} positions", flush=True
         )
 
 
@@ -214,6 +231,7 @@ class _Rows:
         more = dict(args.dataset_kwargs or {}) if not isinstance(args.dataset_kwargs, str) else {}
         if rows is None or more.pop("skip_prepare_dataset", False):
             return rows
+        rows = as_dataset(rows, source)
         if more:
             raise ConfigError(
                 f"dataset_kwargs has unknown keys: {', '.join(more)}", fix="only skip_prepare_dataset is known"
