@@ -1,31 +1,25 @@
-"""What `sft.py` compares: models, rows and settings. Standard library only; both environments read this file.
-
-All models are Llamas with random weights (speed does not depend on the weights), a vocabulary of 49,152 tokens and
-tied embeddings. `WIDE` is the width of a 135M model at 12 of its 30 layers. `SMALL` is the shape of the smallest
-published models that have a vocabulary of this size: 6 layers of width 256, 17M parameters.
-"""
+"""What `sft.py` compares: models, rows and settings. Standard library only; both environments read this file."""
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
-VOCABULARY = 49_152
 FIRST_PLAIN_ID = 10  # below are the special tokens
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A Llama. Heads have 64 channels, and a third of them (at least one) have keys and values of their own."""
+    """A Llama with random weights (speed does not depend on them), tied embeddings and heads of 64 channels."""
 
     layers: int
     hidden: int
-    vocabulary: int = VOCABULARY
+    vocabulary: int
 
     @property
     def config(self) -> dict[str, Any]:
-        """Arguments of `LlamaConfig`."""
+        """Arguments of `LlamaConfig`. A third of the heads, or half of them, have keys and values of their own."""
         heads = self.hidden // 64
         return {
             "vocab_size": self.vocabulary,
@@ -42,87 +36,83 @@ class Shape:
         }
 
 
-WIDE = Shape(12, 576)
-SMALL = Shape(6, 256)
+WIDE = Shape(12, 576, 49_152)  # 12 of the 30 layers of a 135M chat model
+SMALL = Shape(6, 256, 49_152)  # the shape of the published 31M models with a vocabulary of this size
+MIDDLE = Shape(4, 576, 49_152)
 TINY = Shape(2, 64, 320)
 
 
 @dataclass(frozen=True)
 class Case:
-    """One comparison.
+    """One comparison of tokens/s.
 
     Args:
         title: what it is, in a line.
-        goal: times the peer's tokens/s (of start-up: the peer's time over ours) that we want to reach.
+        goal: how many times the peer's tokens/s we want to reach; None: only to be known.
+        shape: the model.
         settings: fields of SFTConfig.
+        rows: "chats" of 30 to 500 tokens, or "long": as long as `max_length`.
         prompt_share: share of a row that is prompt, not learnt.
+        steps: how many are timed; one more runs before, to warm up.
     """
 
     title: str
     goal: float | None
     shape: Shape
     settings: dict[str, Any]
+    rows: Literal["chats", "long"] = "chats"
     prompt_share: float = 0.0
-    kind: str = "chat"
-    measured: dict[str, int] = field(default_factory=lambda: {"steps": 3})
-
-    @property
-    def steps(self) -> int:
-        """Steps that are timed; one more runs before, to warm up."""
-        return self.measured["steps"]
+    steps: int = 2
 
 
+_CHATS = {"max_length": 1024, "bf16": False}
+_LONG = {"max_length": 4096, "per_device_train_batch_size": 1}
 CASES = {
     "padded": Case(
-        "8 rows a step, 30 to 500 tokens each",
-        1.3,
-        WIDE,
-        {"per_device_train_batch_size": 8, "max_length": 1024},
+        "8 rows a step, 30 to 500 tokens each; fp32", 1.3, WIDE, {**_CHATS, "per_device_train_batch_size": 8}
     ),
     "packed": Case(
-        "2 packed rows of 1,024 tokens a step (bfd)",
+        "2 packed rows of 1,024 tokens a step (bfd); fp32",
         1.3,
         WIDE,
-        {"per_device_train_batch_size": 2, "max_length": 1024, "packing": True},
-        kind="many",
+        {**_CHATS, "per_device_train_batch_size": 2, "packing": True},
     ),
-    "long": Case(
-        "one row of 4,096 tokens a step, all learnt",
-        3.0,
-        SMALL,
-        {"per_device_train_batch_size": 1, "max_length": 4096},
-        kind="long",
+    "long": Case("one row of 4,096 tokens a step; bf16 autocast", 3.0, SMALL, {**_LONG, "bf16": True}, "long"),
+    "long_fp32": Case("the same in fp32", None, SMALL, {**_LONG, "bf16": False}, "long"),
+    "long_prompt": Case(
+        "the same, three quarters of the row a prompt", None, SMALL, {**_LONG, "bf16": True}, "long", 0.75
     ),
+    "long_wide": Case("the same, 4 layers of width 576", None, MIDDLE, {**_LONG, "bf16": True}, "long"),
 }
 
 
 def token_rows(case: Case) -> list[dict[str, list[int]]]:
     """Rows for all steps, the same for both sides. Lengths of chats are log-uniform from 30 to 500 tokens."""
     rng = random.Random(0)
-    steps, batch = case.steps + 1, case.settings["per_device_train_batch_size"]
-    if case.kind == "long":
-        lengths = [case.settings["max_length"]] * steps
+    count = case.settings["per_device_train_batch_size"] * (case.steps + 1)
+    if case.settings.get("packing"):
+        count *= 8  # a packed row of 1,024 tokens takes about six chats; a few too many do no harm
+    if case.rows == "long":
+        lengths = [case.settings["max_length"]] * count
     else:
-        # A packed row of 1,024 tokens takes about six chats; a few rows more than needed do no harm.
-        count = batch * steps * (8 if case.kind == "many" else 1)
         lengths = [int(30 * (500 / 30) ** rng.random()) for _ in range(count)]
-    rows = []
+    made = []
     for length in lengths:
         ids = [rng.randrange(FIRST_PLAIN_ID, case.shape.vocabulary) for _ in range(length)]
         prompt = int(length * case.prompt_share)
-        rows.append({"input_ids": ids, "labels": [-100] * prompt + ids[prompt:]})
-    return rows
+        made.append({"input_ids": ids, "labels": [-100] * prompt + ids[prompt:]})
+    return made
 
 
 def conversations(count: int) -> list[dict[str, list[dict[str, str]]]]:
-    """Short conversations for the start-up case, as they come in a file of `messages`."""
+    """Short conversations for the start-up cases, as they come in a file of `messages`."""
     rng = random.Random(0)
     words = (
         "add",
+        "after",
         "and",
         "answer",
         "comes",
-        "after",
         "is",
         "it",
         "number",

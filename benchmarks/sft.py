@@ -2,13 +2,23 @@
 
     make bench                                   # sets up both environments
     python benchmarks/sft.py --peer PYTHON       # an interpreter that has the other distribution
-    python benchmarks/sft.py --cases long --runs 5 --threads 2
+    python benchmarks/sft.py --cases long,long_fp32 --runs 5 --threads 2
 
-Both sides get the same model folder, rows, dtype, batch and number of threads, in a process of their own, and take
-turns (A B A B ...). A step before the timed ones warms up. Tokens that are padding do not count.
+Both sides get the same model folder, rows, dtype, batch and number of threads, in a process of their own with empty
+caches, and take turns (A B A B ...). A step before the timed ones warms up. Tokens that are padding do not count. All
+that is not said here is the default of either side: gradient checkpointing and fused AdamW on both.
 The ratio is that of the medians; above 1 is faster here.
 
 Two clocks are shown. With one thread on an idle machine they agree; on a busy one, CPU time is the one to read.
+
+`padded` and `packed` are measured in fp32, which is our default on a CPU. `long` is where the head dominates: a model
+of 6 layers and width 256, the shape of the smallest published models that have a vocabulary of about 50 thousand, in
+bf16 autocast, in which models are trained on accelerators (and the peer's default everywhere). The larger the layers
+beside the head, the less a loss can gain: `long_wide` is the same with 4 layers of width 576, `long_fp32` without
+autocast, and `long_prompt` with a row of which only the last quarter is learnt.
+
+`startup` runs a script of a user's: imports, preparing 200 conversations, a first step of a tiny model. `startup_10k`
+has 10,000 of them. `command` is `trl sft ...`, timed until it reports the first step's loss.
 """
 
 from __future__ import annotations
@@ -21,15 +31,22 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from cases import CASES, TINY, Case, Shape, conversations, token_rows
+from command import until_first_loss
 from report import about_this_run, write_result
 
 HERE = Path(__file__).resolve().parent
 PEER = HERE.parent / ".venv-peer" / "bin" / "python"
-START_UP_ROWS = 200
+DEFAULT = ["padded", "packed", "long", "startup", "startup_10k", "command"]
+START_UP = {
+    "startup": ("a script, until its first step has ended; 200 conversations", 200),
+    "startup_10k": ("the same with 10,000 conversations", 10_000),
+    "command": ("trl sft, until it reports the first loss; 200 conversations", 200),
+}
 START_UP_GOAL = 2.0
 
 
@@ -48,8 +65,8 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0], allow_abbrev=False)
-    names = [*CASES, "startup"]
-    parser.add_argument("--cases", default=",".join(names), help=f"comma-separated, of {', '.join(names)}")
+    names = [*CASES, *START_UP]
+    parser.add_argument("--cases", default=",".join(DEFAULT), help=f"comma-separated, of {', '.join(names)}")
     parser.add_argument("--runs", type=int, default=3, help="alternations of each case (3)")
     parser.add_argument("--threads", type=int, default=1, help="threads of each process (1)")
     parser.add_argument("--ours", default=sys.executable, help="interpreter that has this project (this one)")
@@ -65,59 +82,73 @@ def parse() -> argparse.Namespace:
 
 
 class Bench:
-    """Runs cases in both environments, in one scratch folder."""
+    """Runs cases in both environments, in one scratch folder.
+
+    A run's `rate` is tokens (start-up: starts) a CPU second, its `wall_rate` the same by the clock.
+    """
 
     def __init__(self, folder: Path, environments: dict[str, str], threads: int, runs: int):
         self.folder, self.environments, self.threads, self.runs = folder, environments, threads, runs
 
     def compare(self, name: str) -> dict[str, Any]:
         """All runs of a case, with medians and their ratio."""
-        measure = self.start_up if name == "startup" else lambda side: self.throughput(CASES[name], side)
-        title = "start-up to the end of the first step" if name == "startup" else CASES[name].title
+        title, goal, measure = self.plan(name)
         print(f"\n{name}: {title}", flush=True)
         runs: dict[str, list[dict[str, Any]]] = {"ours": [], "peer": []}
         for _ in range(self.runs):
             for side in runs:
                 runs[side].append(measure(side))
-                print(f"  {side}  {runs[side][-1]['line']}", flush=True)
-        goal = START_UP_GOAL if name == "startup" else CASES[name].goal
+                print(f"  {side}  {line(runs[side][-1])}", flush=True)
         result = {"title": title, "goal": goal, **summary(runs), "runs": runs}
-        wanted = f"  (goal {goal:g})" if goal else ""
+        wanted = f" (goal {goal:g})" if goal else ""
         print(
-            f"  ratio {result['ratio']:.2f} by CPU time{wanted}, {result['wall_ratio']:.2f} by the clock", flush=True
+            f"  ratio {result['ratio']:.2f}{wanted} by CPU time, {result['wall_ratio']:.2f} by the clock", flush=True
         )
         return result
+
+    def plan(self, name: str) -> tuple[str, float | None, Callable[[str], dict[str, Any]]]:
+        """Title, goal, and how to measure one side once."""
+        if name in CASES:
+            case = CASES[name]
+            return case.title, case.goal, lambda side: self.throughput(case, side)
+        title, rows = START_UP[name]
+        measure = self.command if name == "command" else self.start_up
+        return title, START_UP_GOAL, lambda side: measure(side, rows)
 
     def throughput(self, case: Case, side: str) -> dict[str, Any]:
-        result = self.run(side, self.model(case.shape), self.rows(case), case.settings, case.steps)
-        result["rate"] = result["tokens"] / result["cpu_seconds"]
-        result["wall_rate"] = result["tokens"] / result["seconds"]
-        result["line"] = f"{result['rate']:8.1f} tokens a CPU second  {result['wall_rate']:8.1f} tokens/s"
-        return result
+        rows = self.rows(f"{case.title}.jsonl".replace(" ", "-"), lambda: token_rows(case))
+        result = self.script(side, self.model(case.shape), rows, case.settings, case.steps)
+        rates = {"rate": result["tokens"] / result["cpu_seconds"], "wall_rate": result["tokens"] / result["seconds"]}
+        return {**result, **rates}
 
-    def start_up(self, side: str) -> dict[str, Any]:
-        rows = self.folder / "conversations.jsonl"
-        if not rows.exists():
-            write_rows(rows, conversations(START_UP_ROWS))
-        result = self.run(side, self.model(TINY), rows, {"per_device_train_batch_size": 8}, steps=0)
-        result["rate"] = 1 / result["first_step_cpu_seconds"]
-        result["wall_rate"] = 1 / result["first_step_seconds"]
-        result["line"] = (
-            f"{result['first_step_cpu_seconds']:6.2f} CPU seconds  {result['first_step_seconds']:6.2f} seconds"
-        )
-        return result
+    def start_up(self, side: str, count: int) -> dict[str, Any]:
+        rows = self.rows(f"conversations-{count}/train.jsonl", lambda: conversations(count))
+        settings = {"per_device_train_batch_size": 8, "bf16": False}
+        result = self.script(side, self.model(TINY), rows, settings, steps=0)
+        return {
+            **result,
+            "rate": 1 / result["first_step_cpu_seconds"],
+            "wall_rate": 1 / result["first_step_seconds"],
+        }
 
-    def run(self, side: str, model: Path, rows: Path, settings: dict[str, Any], steps: int) -> dict[str, Any]:
-        """One process. Its caches are new and empty: rows are prepared every time, on both sides."""
+    def command(self, side: str, count: int) -> dict[str, Any]:
+        rows = self.rows(f"conversations-{count}/train.jsonl", lambda: conversations(count))
+        model = self.model(TINY)
+        with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
+            program = Path(self.environments[side]).parent / "trl"
+            seconds, spent = until_first_loss(program, model, rows.parent, scratch, environment(self.threads, scratch))
+        return {
+            "first_step_seconds": seconds,
+            "first_step_cpu_seconds": spent,
+            "rate": 1 / spent,
+            "wall_rate": 1 / seconds,
+        }
+
+    def script(self, side: str, model: Path, rows: Path, settings: dict[str, Any], steps: int) -> dict[str, Any]:
+        """One process with new, empty caches: rows are prepared every time, on both sides."""
         with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
             job = Path(scratch) / "job.json"
-            content = {
-                "model": str(model),
-                "rows": str(rows),
-                "settings": settings,
-                "steps": steps,
-                "threads": self.threads,
-            }
+            content = {"model": str(model), "rows": str(rows), "settings": settings, "steps": steps}
             job.write_text(json.dumps({**content, "began": time.time()}))
             done = subprocess.run(
                 [self.environments[side], str(HERE / "sft_case.py"), str(job)],
@@ -132,20 +163,34 @@ class Bench:
     def model(self, shape: Shape) -> Path:
         folder = self.folder / f"model-{shape.layers}-{shape.hidden}-{shape.vocabulary}"
         if not folder.exists():
-            command = [str(HERE / "sft_model.py"), str(folder), str(shape.layers), str(shape.hidden)]
-            subprocess.run(
-                [self.environments["ours"], *command, str(shape.vocabulary)],
-                check=True,
+            words = [
+                str(HERE / "sft_model.py"),
+                str(folder),
+                *map(str, (shape.layers, shape.hidden, shape.vocabulary)),
+            ]
+            made = subprocess.run(
+                [self.environments["ours"], *words],
                 env=environment(self.threads, str(self.folder)),
-                stderr=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
             )
+            if made.returncode != 0:
+                raise SystemExit(f"the model could not be made:\n{made.stderr[-4000:]}")
         return folder
 
-    def rows(self, case: Case) -> Path:
-        path = self.folder / f"rows-{case.kind}-{case.prompt_share:g}-{case.shape.vocabulary}.jsonl"
+    def rows(self, name: str, make: Callable[[], list[dict[str, Any]]]) -> Path:
+        path = self.folder / name
         if not path.exists():
-            write_rows(path, token_rows(case))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("".join(json.dumps(row) + "\n" for row in make()))
         return path
+
+
+def line(run: dict[str, Any]) -> str:
+    if run.get("tokens"):
+        rates = f"{run['rate']:8.1f} tokens a CPU second  {run['wall_rate']:8.1f} tokens/s"
+        return f"{rates}  {run['peak_memory_gib']:5.2f} GiB"
+    return f"{run['first_step_cpu_seconds']:6.2f} CPU seconds  {run['first_step_seconds']:6.2f} seconds"
 
 
 def summary(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
@@ -165,18 +210,15 @@ def environment(threads: int, scratch: str) -> dict[str, str]:
     return {
         **os.environ,
         "OMP_NUM_THREADS": str(threads),
+        "RAYON_NUM_THREADS": str(threads),
         "OMP_WAIT_POLICY": "PASSIVE",
         "GOMP_SPINCOUNT": "0",
-        "TOKENIZERS_PARALLELISM": "false",
         "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONUNBUFFERED": "1",
         "HF_HUB_OFFLINE": "1",
         "HF_HOME": scratch,
         "TRL_CACHE": scratch,
     }
-
-
-def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def versions(environments: dict[str, str]) -> dict[str, dict[str, str]]:

@@ -2,18 +2,27 @@
 
     python sft_case.py JOB.json
 
-JOB names a model folder, a file of rows, fields of SFTConfig, the number of threads and when the process was started
-(seconds since the epoch). Only names that both distributions have are used. The last line is JSON.
+JOB names a model folder, a file of rows, fields of SFTConfig, the number of steps and when the process was started
+(seconds since the epoch). Only names that both distributions have are used, imported as a user's script would.
+The last line is JSON.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from datasets import load_dataset
+
+from trl import SFTConfig, SFTTrainer
+
+ends: list[tuple[float, float]] = []  # of each step: time of day, CPU seconds since the process started
+tokens: list[int] = []  # of each microbatch
 
 
 def cpu_seconds() -> float:
@@ -22,31 +31,25 @@ def cpu_seconds() -> float:
     return spent.user + spent.system + spent.children_user + spent.children_system
 
 
+class Timed(SFTTrainer):
+    """Counts tokens that are not padding, so that both sides are measured by one ruler."""
+
+    def training_step(self, model, inputs, *args, **kwargs):
+        tokens.append(int((inputs["input_ids"] != 0).sum()))
+        return super().training_step(model, inputs, *args, **kwargs)
+
+    def add_clock(self):
+        from transformers import TrainerCallback
+
+        class Clock(TrainerCallback):
+            def on_step_end(self, args, state, control, **kwargs):
+                ends.append((time.time(), cpu_seconds()))
+
+        self.add_callback(Clock())
+        return self
+
+
 def main(job: dict) -> None:
-    import datasets
-
-    rows = datasets.load_dataset("json", data_files=job["rows"], split="train")
-
-    import torch
-    from transformers import AutoTokenizer, TrainerCallback
-
-    from trl import SFTConfig, SFTTrainer
-
-    torch.set_num_threads(job["threads"])
-    ends: list[tuple[float, float]] = []
-    tokens: list[int] = []
-
-    class Clock(TrainerCallback):
-        def on_step_end(self, args, state, control, **kwargs):
-            ends.append((time.time(), cpu_seconds()))
-
-    class Counted(SFTTrainer):
-        """Counts tokens that are not padding, so that both sides are measured by one ruler."""
-
-        def training_step(self, model, inputs, *args, **kwargs):
-            tokens.append(int((inputs["input_ids"] != 0).sum()))
-            return super().training_step(model, inputs, *args, **kwargs)
-
     with tempfile.TemporaryDirectory() as folder:
         config = SFTConfig(
             output_dir=folder,
@@ -62,13 +65,8 @@ def main(job: dict) -> None:
             train_sampling_strategy="sequential",
             **job["settings"],
         )
-        trainer = Counted(
-            model=job["model"],
-            args=config,
-            train_dataset=rows,
-            processing_class=AutoTokenizer.from_pretrained(job["model"]),
-            callbacks=[Clock()],
-        )
+        rows = load_dataset("json", data_files=job["rows"], split="train")
+        trainer = Timed(model=job["model"], args=config, train_dataset=rows).add_clock()
         trainer.train()
     first, last = ends[0], ends[-1]
     result = {
@@ -77,9 +75,9 @@ def main(job: dict) -> None:
         "seconds": last[0] - first[0],
         "cpu_seconds": last[1] - first[1],
         "tokens": sum(tokens[1:]),
-        "tokens_per_step": tokens,
         "loss": trainer.state.log_history[-1]["train_loss"],
         "dtype": str(next(trainer.model.parameters()).dtype),
+        "peak_memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
     }
     print(json.dumps(result), flush=True)
 
