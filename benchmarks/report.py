@@ -36,6 +36,12 @@ def about_this_run(**more: Any) -> dict[str, Any]:
     return {"date": datetime.date.today().isoformat(), "processor": processor(), "command": command, **more}
 
 
+def single_threaded() -> dict[str, str]:
+    """The environment, with one thread that does not spin and no accelerator."""
+    one = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "CUDA_VISIBLE_DEVICES": ""}
+    return {**os.environ, **one}
+
+
 def write_result(path: Path, about: dict[str, Any], results: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"about": about, "results": results}, indent=1) + "\n")
