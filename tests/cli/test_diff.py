@@ -51,6 +51,20 @@ def test_the_tolerance_and_arguments(tmp_path, capsys):
     assert "argument: seed: 1 | 2" in capsys.readouterr().out
 
 
+def test_models_and_data_that_differ(tmp_path, capsys):
+    folders = []
+    for name, rank in (("a", 4), ("b", 8)):
+        folders.append(run(tmp_path / name, [1.0]))
+        file = tmp_path / name / "run.json"
+        model = {"adapters": {"default": {"r": rank, "alpha": 16}}}
+        file.write_text(json.dumps({**json.loads(file.read_text()), "model": model, "data": {"data": name}}))
+    main(folders)
+    out = capsys.readouterr().out
+    assert "model: adapters.default.r: 4 | 8" in out
+    assert "data: data: a | b" in out
+    assert "alpha" not in out
+
+
 def test_mistakes(tmp_path):
     a = run(tmp_path / "a", [1.0])
     with pytest.raises(ConfigError, match="two output folders"):

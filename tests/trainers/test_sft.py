@@ -113,6 +113,24 @@ def test_lora_trains_and_saves_an_adapter_only(tiny_folder, config, chats, tmp_p
     assert any(p.any() for n, p in again.named_parameters() if "lora_B" in n)
 
 
+def test_an_adapter_is_trained_further_from_its_folder(tiny_folder, config, chats, tmp_path):
+    from peft import LoraConfig
+
+    adapter = LoraConfig(r=4, target_modules="all-linear")
+    first = SFTTrainer(tiny_folder, config(max_steps=6), train_dataset=chats, peft_config=adapter)
+    first.train()
+    first.save_model(str(tmp_path / "adapter"))
+    again = SFTTrainer(str(tmp_path / "adapter"), config(), train_dataset=chats, eval_dataset=chats)
+    assert again.evaluate()["eval_loss"] == pytest.approx(first.evaluate(chats)["eval_loss"], rel=1e-5)
+    trained = [n for n, p in again.model.named_parameters() if p.requires_grad]
+    assert trained
+    assert all("lora_" in name for name in trained)
+    again.train()
+    assert losses(again)[-1] < losses(first)[0]
+    with pytest.raises(TrlError, match="is an adapter, and peft_config"):
+        SFTTrainer(str(tmp_path / "adapter"), config(), train_dataset=chats, peft_config=adapter)
+
+
 @pytest.mark.parametrize("bits", ["load_in_4bit", "load_in_8bit"])
 def test_an_adapter_on_a_quantised_base(tiny_folder, config, chats, bits):
     pytest.importorskip("bitsandbytes", reason="quantised weights need the package bitsandbytes")
@@ -375,6 +393,13 @@ def test_an_adapter_for_layers_that_do_not_exist(tiny_folder, config, chats):
 
     with pytest.raises(TrlError, match="does not fit the model"):
         SFTTrainer(tiny_folder, config(), train_dataset=chats, peft_config=LoraConfig(target_modules=["nope"]))
+
+
+def test_a_frozen_model_is_refused(config, chats):
+    tokenizer = tiny_tokenizer()
+    model = tiny_model(tokenizer, "llama").requires_grad_(False)
+    with pytest.raises(TrlError, match="no trainable parameter"):
+        SFTTrainer(model, config(), train_dataset=chats, processing_class=tokenizer)
 
 
 def test_gradient_checkpointing_is_on_and_not_reentrant(tiny_folder, config, chats):

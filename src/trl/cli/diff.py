@@ -85,15 +85,12 @@ def settings_that_differ(a: dict[str, Any], b: dict[str, Any]) -> Iterator[str]:
             values = [run["arguments"].get(name) for run in (a, b)]
             if (name in EXECUTION) is wanted and values[0] != values[1]:
                 yield f"{title}: {name}: {values[0]} | {values[1]}"
-    models = [_flat(run.get("model", {})) for run in (a, b)]
-    for name in sorted(models[0].keys() | models[1].keys()):
-        values = [model.get(name) for model in models]
-        if values[0] != values[1]:
-            yield f"model: {name}: {values[0]} | {values[1]}"
-    for name in sorted(a["layout"].keys() | b["layout"].keys()):
-        values = [run["layout"].get(name) for run in (a, b)]
-        if values[0] != values[1]:
-            yield f"layout: {name}: {values[0]} | {values[1]}"
+    for part in ("model", "data", "layout"):
+        flat = [_flat(run.get(part, {})) for run in (a, b)]
+        for name in sorted(flat[0].keys() | flat[1].keys()):
+            values = [tree.get(name) for tree in flat]
+            if values[0] != values[1]:
+                yield f"{part}: {name}: {values[0]} | {values[1]}"
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:

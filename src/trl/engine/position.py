@@ -57,7 +57,8 @@ def check_contract(folder: Path, args: TrainerConfig, rows: Any) -> None:
 
 
 def find_checkpoint(asked: str | bool | None, output_dir: str | None) -> str | None:
-    """The folder to resume from: True (also as text, from a command line) means the newest complete one in `output_dir`."""
+    """The folder to resume from: True (also as text, from a command line) means the newest complete one in
+    `output_dir`."""
     if asked is None or asked is False or str(asked).lower() in ("false", ""):
         return None
     if asked is not True and str(asked).lower() != "true":

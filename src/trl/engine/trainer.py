@@ -25,7 +25,7 @@ from transformers.trainer_utils import IntervalStrategy
 
 from ..distributed.ddp import reduce_gradients, sum_gradients
 from ..distributed.drift import check_replicas
-from ..errors import ConfigError
+from ..errors import ConfigError, ModelError
 from ..layout.deal import microbatch_of
 from ..layout.order import Order
 from ..layout.plan import BatchPlan
@@ -46,7 +46,14 @@ from .loader import (
     lengths_of,
 )
 from .memory import Parts, documents_of, explained, split_batch
-from .position import check_contract, check_output_dir, find_checkpoint, save_contract, skipped_checkpoints
+from .position import (
+    check_contract,
+    check_output_dir,
+    contract_of,
+    find_checkpoint,
+    save_contract,
+    skipped_checkpoints,
+)
 from .record import RunRecord, describe_model
 from .throughput import Throughput
 
@@ -73,6 +80,8 @@ class ContractTrainer(transformers.Trainer):
         self, algorithm: Algorithm, model: nn.Module, args: TrainerConfig, *, layout: str, **trainer_arguments: Any
     ):
         check_output_dir(args)
+        if not any(p.requires_grad for p in model.parameters()):
+            raise ModelError("the model has no trainable parameter: training would change nothing")
         _check_data(args, trainer_arguments.get("train_dataset"), trainer_arguments.get("eval_dataset"))
         self.algorithm = algorithm
         self.layout = layout
@@ -347,6 +356,7 @@ class ContractTrainer(transformers.Trainer):
             run = {
                 "arguments": self.args.to_dict(),
                 "model": describe_model(self.model),
+                "data": contract_of(self.args, self.train_dataset),
                 "layout": dataclasses.asdict(self.args.plan),
             }
             self._record = RunRecord(Path(self.args.output_dir or "."), run, self._initial_global_step)

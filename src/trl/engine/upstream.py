@@ -24,6 +24,7 @@ PRIVATE_NAMES: dict[str, dict[str, str]] = {
         "_models": "whether training has prepared the model for its precision",
     },
     "transformers:PreTrainedModel": {
+        "_hf_peft_config_loaded": "whether from_pretrained put an adapter on the model",
         "_supports_attention_backend": "whether a model goes through the attention interface",
     },
     "transformers:PretrainedConfig": {

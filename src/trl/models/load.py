@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
 
-def load_causal_lm(name: str, init: dict[str, Any] | str | None = None, **more: Any) -> PreTrainedModel:
-    """A causal language model, fp32 weights unless asked otherwise.
+def load_causal_lm(name: str, init: dict[str, Any] | str | None = None, **more: Any) -> Any:
+    """A causal language model, fp32 weights unless asked otherwise. An adapter's folder gives its base with the
+    adapter.
 
     Args:
         name: folder or hub name.
@@ -38,9 +39,30 @@ def load_causal_lm(name: str, init: dict[str, Any] | str | None = None, **more: 
     if arguments.get("attn_implementation") is None:
         arguments.pop("attn_implementation", None)
     try:
-        return AutoModelForCausalLM.from_pretrained(name, **arguments)
+        if is_adapter(name):
+            return _with_adapter(name, arguments)
+        model = AutoModelForCausalLM.from_pretrained(name, **arguments)
     except (OSError, ValueError, ImportError) as error:
         raise not_found("model", name, error) from error
+    if getattr(model, "_hf_peft_config_loaded", False):
+        raise ModelError(f"{name} is an adapter on the hub", fix="download it and give the path of its folder")
+    return model
+
+
+def is_adapter(name: str) -> bool:
+    """Whether a folder holds an adapter and not a whole model."""
+    return (Path(name) / "adapter_config.json").is_file()
+
+
+def _with_adapter(folder: str, arguments: dict[str, Any]) -> Any:
+    """The base model that an adapter names, with the adapter on it, ready to be trained further."""
+    from peft import PeftConfig, PeftModel
+    from transformers import AutoModelForCausalLM
+
+    base = PeftConfig.from_pretrained(folder).base_model_name_or_path
+    model = AutoModelForCausalLM.from_pretrained(base, **{k: v for k, v in arguments.items() if k != "revision"})
+    model.enable_input_require_grads()
+    return PeftModel.from_pretrained(model, folder, is_trainable=True)
 
 
 def load_tokenizer(name: str, *, trust_remote_code: bool = False, revision: str | None = None) -> Any:

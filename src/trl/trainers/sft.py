@@ -161,6 +161,12 @@ class SFTTrainer(ContractTrainer):
         if args.chat_template_path is not None:
             net, tokenizer, _ = clone_chat_template(net, tokenizer, args.chat_template_path)
         if peft_config is not None:
+            if hasattr(net, "peft_config"):
+                raise ModelError(
+                    f"{name} is an adapter, and peft_config (use_peft) asks for a new one",
+                    why="the new one would take the place of what the adapter has learnt",
+                    fix="leave peft_config out to train the adapter further, or merge it into its base first",
+                )
             net = add_adapter(net, peft_config)
         layout = choose_layout(net, packing=args.packing, padding_free=args.padding_free)
         _warn_beyond_positions(net, args)
