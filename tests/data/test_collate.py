@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from trl.data.collate import TokenCollator
-from trl.data.formats import IGNORE
+from trl.layout.labels import IGNORE
 
 PAD = 9
 A = {"input_ids": [1, 2, 3], "labels": [1, 2, 3], "row": 7, "text": "ignored"}

@@ -8,9 +8,10 @@ import pytest
 
 from tests.data import templates
 from tests.fixtures.tiny import tiny_tokenizer
-from trl.data.formats import IGNORE, Where
+from trl.data.formats import Where
 from trl.data.prompts import Note, RowOptions, tokenize_row, tokenize_rows
 from trl.errors import ConfigError, DataError
+from trl.layout.labels import IGNORE
 
 TOK = tiny_tokenizer()
 PREFIX_TOK = tiny_tokenizer(chat_template=templates.CHATML_DEFAULT_SYSTEM)

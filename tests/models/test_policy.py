@@ -8,7 +8,7 @@ from torch import nn
 
 from tests.fixtures.tiny import tiny_model
 from trl.errors import ModelError
-from trl.losses.token import IGNORE
+from trl.layout.labels import IGNORE
 from trl.models.documents import supports_documents
 from trl.models.policy import Policy, choose_layout, model_inputs
 

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trl.data.formats import IGNORE
+from trl.layout.labels import IGNORE
 
 
 @dataclass

@@ -22,8 +22,6 @@ from trl.errors import DataError
 Kind = Literal["tokens", "prompt_completion", "conversation", "text"]
 Message = dict[str, Any]
 
-IGNORE = -100
-"""The label of a token that is not to be learnt."""
 
 # Columns that hold messages when a row is conversational.
 MESSAGE_COLUMNS = ("prompt", "completion", "chosen", "rejected", "messages")

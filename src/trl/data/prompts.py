@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from trl.data.chat import Chat, encode, encode_chats, encode_chats_with_assistant_mask, prompt_text
-from trl.data.formats import IGNORE, Kind, Where, normalise_row
+from trl.data.formats import Kind, Where, normalise_row
 from trl.errors import ConfigError, DataError
+from trl.layout.labels import IGNORE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..losses.token import IGNORE
+from ..layout.labels import IGNORE
 
 
 class Throughput:

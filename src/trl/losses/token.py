@@ -18,8 +18,6 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-IGNORE = -100
-
 TokenLossKind = Literal["nll", "dft"]
 
 # Logits held at once, in elements. On a CPU a chunk is kept near the size of the caches; on a GPU it must be large

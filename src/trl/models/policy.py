@@ -21,8 +21,8 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from ..errors import ModelError
+from ..layout.labels import IGNORE
 from ..losses.token import (
-    IGNORE,
     HeadShape,
     TokenLoss,
     TokenLossKind,

@@ -20,7 +20,8 @@ from ..engine.config import TrainerConfig
 from ..engine.loader import is_stream
 from ..engine.trainer import ContractTrainer
 from ..errors import ConfigError, ModelError
-from ..losses.token import IGNORE, TokenLossKind
+from ..layout.labels import IGNORE
+from ..losses.token import TokenLossKind
 from ..models.load import add_adapter, load_causal_lm, load_tokenizer, refuse_device_map, set_special_tokens
 from ..models.policy import Batch, Policy, choose_layout
 
