@@ -20,3 +20,15 @@ def pool():
     workers = Pool()
     yield workers
     workers.close()
+
+
+def pytest_collection_modifyitems(items):
+    """Tests marked `gpu` are left out, and say why, where there is no GPU."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device, and there is none here"))
