@@ -217,7 +217,7 @@ def test_in_place_nothing_is_left(start_job, signum):
     job = start_job("child", flags=())
     job.wait_for_processes(2)
     job.signal(signum)
-    code, lines = job.finish(10)
+    code, lines = job.finish(30)
     assert code == (128 + signum if signum == signal.SIGINT else -signum)
     assert lines == []
     assert job.leftovers(seconds=5) == []
@@ -270,6 +270,12 @@ LOST = "[gloo] Connection closed by peer"
         # ended by the agent, with a file written on the way out
         ([failure(0, -15, when=99, kind="KeyError"), failure(1, 3, when=101)], {1}, 1),
         ([failure(0, -9, when=99), failure(1, when=101, kind="ValueError")], {1}, 1),
+        # it raised, and was still on its way out when a peer that lost the connection to it had ended
+        (
+            [failure(0, -15, when=99, kind="OSError"), failure(1, when=101, kind="RuntimeError", message=LOST)],
+            {1},
+            0,
+        ),
         # nothing known about who ended first
         ([failure(0, when=101, kind="KeyError"), failure(1, when=100, kind="ValueError")], set(), 1),
     ],

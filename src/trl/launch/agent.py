@@ -202,12 +202,10 @@ def first_failure(failures: dict[int, ProcessFailure], dead_first: set[int]) -> 
         A process that was killed leaves no exception, and its peers raise because the connection to it broke:
         so it comes before them, and after every exception that is not about a connection.
     """
-    # A process that raised may still be on its way out when a peer, which lost the connection to it, has ended.
-    own = {
-        rank: failure
-        for rank, failure in failures.items()
-        if failure.local_rank in dead_first or _raised_by_itself(failure)
-    } or failures
+    own = {rank: failure for rank, failure in failures.items() if failure.local_rank in dead_first} or failures
+    if all(_lost_a_peer(failure) for failure in own.values()):
+        # The peer that they lost raised first, and was still on its way out when they had already ended.
+        own = own | {rank: failure for rank, failure in failures.items() if _raised_by_itself(failure)}
 
     def order(item: tuple[int, ProcessFailure]) -> tuple[int, float, int]:
         rank, failure = item
@@ -223,6 +221,11 @@ def first_failure(failures: dict[int, ProcessFailure], dead_first: set[int]) -> 
 def _raised_by_itself(failure: ProcessFailure) -> bool:
     record = read_record(failure.error_file_data)
     return record is not None and not _is_about_a_peer(record)
+
+
+def _lost_a_peer(failure: ProcessFailure) -> bool:
+    record = read_record(failure.error_file_data)
+    return record is not None and _is_about_a_peer(record)
 
 
 def _is_about_a_peer(record: FailureRecord) -> bool:
