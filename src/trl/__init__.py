@@ -37,7 +37,10 @@ __all__ = sorted(_WHERE)
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'trl' has no attribute {name!r}")
-    value = getattr(import_module(f"trl.{_WHERE[name]}"), name)
+    from .launch.imports import lasting_imports
+
+    with lasting_imports():
+        value = getattr(import_module(f"trl.{_WHERE[name]}"), name)
     globals()[name] = value
     return value
 

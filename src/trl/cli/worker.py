@@ -13,6 +13,7 @@ from typing import Any
 from ..errors import ConfigError, DataError
 from ..launch.environment import read_process_info
 from ..launch.failure import record_failures
+from ..launch.imports import lasting_imports
 
 
 def main(argv: list[str]) -> int:
@@ -26,17 +27,19 @@ def main(argv: list[str]) -> int:
     """
     with record_failures():
         name, *words = argv
-        quiet_upstream()
+        with lasting_imports():
+            quiet_upstream()
         COMMANDS[name](words)
     return 0
 
 
 def sft(words: list[str]) -> None:
     """`trl sft`: supervised fine-tuning."""
-    from ..data.arguments import ScriptArguments
-    from ..data.mixture import DatasetMixtureConfig
-    from ..models.config import ModelConfig, get_peft_config, get_quantization_config
-    from ..trainers.sft import SFTConfig, SFTTrainer
+    with lasting_imports():
+        from ..data.arguments import ScriptArguments
+        from ..data.mixture import DatasetMixtureConfig
+        from ..models.config import ModelConfig, get_peft_config, get_quantization_config
+        from ..trainers.sft import SFTConfig, SFTTrainer
 
     script, config, model, mixture = parse((ScriptArguments, SFTConfig, ModelConfig, DatasetMixtureConfig), words)
     rows = load_rows(script, mixture)

@@ -31,6 +31,7 @@ from ..losses.token import (
 )
 from .documents import NAME as DOCUMENTS
 from .documents import Documents, document_attention, supports_documents
+from .recompute import keep_attention
 
 Batch = dict[str, Tensor]
 
@@ -84,6 +85,7 @@ class Policy:
         inner = base_causal_lm(model)
         if "supervised" not in inspect.signature(inner.forward).parameters:
             inner.forward = types.MethodType(_forward, inner)
+            keep_attention(inner)
 
     def token_loss(self, wrapped: nn.Module, batch: Batch, kind: TokenLossKind = "nll") -> TokenLoss:
         """Sum of token losses over the supervised positions of `batch`.
