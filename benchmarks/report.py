@@ -45,4 +45,3 @@ def single_threaded() -> dict[str, str]:
 def write_result(path: Path, about: dict[str, Any], results: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"about": about, "results": results}, indent=1) + "\n")
-    print(f"written to {path}")

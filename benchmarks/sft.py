@@ -53,13 +53,15 @@ START_UP_GOAL = 2.0
 def main() -> int:
     options = parse()
     environments = {"ours": options.ours, "peer": options.peer}
+    about = about_this_run(threads=options.threads, runs=options.runs, versions=versions(environments))
+    results = {}
     with tempfile.TemporaryDirectory(prefix="trl-bench-") as folder:
         bench = Bench(Path(folder), environments, options.threads, options.runs)
-        results = {name: bench.compare(name) for name in options.cases}
+        for name in options.cases:
+            results[name] = bench.compare(name)
+            write_result(options.output, about, results)
     missed = [name for name, result in results.items() if result["goal"] and result["ratio"] < result["goal"]]
-    print(f"\ngoals missed: {', '.join(missed) or 'none'}")
-    about = about_this_run(threads=options.threads, runs=options.runs, versions=versions(environments))
-    write_result(options.output, about, results)
+    print(f"\ngoals missed: {', '.join(missed) or 'none'}\nwritten to {options.output}")
     return 0
 
 
