@@ -71,7 +71,7 @@ def measure(job: dict[str, Any]) -> dict[str, float]:
     """One variant in this process: CPU seconds of forward and backward, and growth of the peak memory in MiB."""
     import torch
 
-    from trl.losses.token import IGNORE
+    from trl.layout.labels import IGNORE
 
     generator = torch.Generator().manual_seed(0)
     count, width, vocabulary = job["positions"], job["hidden"], job["vocabulary"]
@@ -99,7 +99,8 @@ def loss_of(variant: str) -> Callable[..., Any]:
     import torch.nn.functional as F
     from torch.nn import LinearCrossEntropyOptions
 
-    from trl.losses.token import IGNORE, linear_token_loss
+    from trl.layout.labels import IGNORE
+    from trl.losses.token import linear_token_loss
 
     def ours(hidden, weight, targets):
         index = (targets != IGNORE).nonzero().squeeze(1)
