@@ -4,8 +4,9 @@ import json
 import random
 
 from tests.engine.runs import ROWS, train
-from trl.engine.record import RunRecord, read_steps
+from trl.engine.record import RunRecord
 from trl.layout.order import Order
+from trl.layout.records import read_steps
 from trl.layout.seeds import row_hash
 
 

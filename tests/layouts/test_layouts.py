@@ -41,7 +41,7 @@ def test_layouts_give_the_same_run(pool, references, case, layout):
 
 def test_each_row_is_read_exactly_once_an_epoch(pool, tmp_path):
     """By the hashes of the rows that were collated, on every layout."""
-    from trl.engine.record import read_steps
+    from trl.layout.records import read_steps
 
     order = Order(ROWS["n"], GLOBAL_BATCH, seed=3)
     whole = row_hash(range(ROWS["n"])) % 2**64

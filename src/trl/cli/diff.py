@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trl.errors import ConfigError
+from trl.layout.records import RUN_FILE, STEPS_FILE, read_steps
 
 USAGE = """usage: trl diff RUN_A RUN_B [--tolerance 1e-6]
 
@@ -65,17 +66,11 @@ def _arguments(argv: list[str]) -> tuple[list[Path], float]:
 
 
 def _read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    run, steps = folder / "run.json", folder / "steps.jsonl"
-    for file in (run, steps):
+    run = folder / RUN_FILE
+    for file in (run, folder / STEPS_FILE):
         if not file.is_file():
             raise ConfigError(f"there is no {file}", fix="name the output_dir of a run of this package")
-    lines = []
-    for line in steps.read_text().splitlines():
-        try:
-            lines.append(json.loads(line))
-        except json.JSONDecodeError:  # cut off by a crash
-            break
-    return json.loads(run.read_text()), lines
+    return json.loads(run.read_text()), read_steps(folder)
 
 
 def settings_that_differ(a: dict[str, Any], b: dict[str, Any]) -> Iterator[str]:

@@ -15,8 +15,7 @@ from typing import Any, TextIO
 
 from torch import nn
 
-RUN_FILE = "run.json"
-STEPS_FILE = "steps.jsonl"
+from ..layout.records import RUN_FILE, STEPS_FILE, read_steps
 
 
 class RunRecord:
@@ -65,15 +64,3 @@ def describe_model(model: nn.Module) -> dict[str, Any]:
             for name, config in adapters.items()
         },
     }
-
-
-def read_steps(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run's steps file; a last line that was cut off by a crash is left out."""
-    file = folder / STEPS_FILE
-    entries = []
-    for line in file.read_text().splitlines() if file.is_file() else []:
-        try:
-            entries.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    return entries

@@ -20,8 +20,6 @@ class Throughput:
     def __init__(self, device: torch.device):
         self.device = device
         self.tokens_seen = 0
-        self.slots_seen = 0
-        self.seconds = 0.0
         self._since: float | None = None
         self._window = torch.zeros(3, dtype=torch.float64)
         self._window_seconds = 0.0
@@ -40,9 +38,7 @@ class Throughput:
 
     def _settle(self) -> None:
         if self._since is not None:
-            elapsed = time.perf_counter() - self._since
-            self._window_seconds += elapsed
-            self.seconds += elapsed
+            self._window_seconds += time.perf_counter() - self._since
         self._since = None
 
     @staticmethod
@@ -59,7 +55,6 @@ class Throughput:
     def add(self, sums: Tensor) -> None:
         self._window += sums.to(self._window)
         self.tokens_seen += int(sums[0])
-        self.slots_seen += int(sums[1])
 
     def take(self, devices: int) -> dict[str, float]:
         """Rates since the last call."""

@@ -11,6 +11,7 @@ ranks' gradients are summed (`distributed.ddp`), so no factor depends on the num
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -196,10 +197,6 @@ class ContractTrainer(transformers.Trainer):
             with explained():
                 share = self._run_step(model, num_items_in_batch)
         self._step_loss = self.sum_over_ranks(share.detach().double().clone())
-        if not self._diverged and not torch.isfinite(self._step_loss):
-            self._diverged = True
-            step, loss = self.state.global_step + 1, self._step_loss.item()
-            self._say(f"warning: the loss of step {step} is {loss}: training diverged")
         return self._step_loss
 
     def _run_step(self, model: nn.Module, count: Tensor | None) -> Tensor:
@@ -360,9 +357,13 @@ class ContractTrainer(transformers.Trainer):
                 "layout": dataclasses.asdict(self.args.plan),
             }
             self._record = RunRecord(Path(self.args.output_dir or "."), run, self._initial_global_step)
+        loss = self._step_loss.item()
+        if not self._diverged and not math.isfinite(loss):
+            self._diverged = True
+            self._say(f"warning: the loss of step {self.state.global_step} is {loss}: training diverged")
         entry = {
             "epoch": self.state.epoch,
-            "loss": self._step_loss.item(),
+            "loss": loss,
             "grad_norm": None if grad_norm is None else float(grad_norm),
             "learning_rate": learning_rate,
             "rows": f"{int(self._rows_read) % 2**64:016x}",

@@ -44,10 +44,6 @@ class BatchPlan:
         """Whether some microbatch of a full step has fewer than `per_device` rows."""
         return self.per_device * self.microbatches != self.global_batch_size
 
-    @property
-    def devices(self) -> int:
-        return self.data_ranks * self.sequence_parallel
-
     def __str__(self) -> str:
         parts = (
             f"{_count(self.data_ranks, 'data rank')} x {self.per_device} per device x {self.accumulation} accumulation"
